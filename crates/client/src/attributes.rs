@@ -38,7 +38,8 @@ impl Client {
         file: Option<&Rc<OpenFile>>,
     ) -> Result<(), FsError> {
         let (me, cred, inode, file) = (self.clone(), cred.clone(), inode.clone(), file.cloned());
-        goes_on(self.rt(), async move { me.setattr_now(&cred, &inode, request, file.as_deref()).await }).await
+        goes_on(self.sessions.alone(), async move { me.setattr_now(&cred, &inode, request, file.as_deref()).await })
+            .await
     }
 
     async fn setattr_now(
@@ -133,7 +134,7 @@ impl Client {
     /// What the metadata server answers.
     pub async fn drop_privileges(self: &Rc<Self>, file: &Rc<OpenFile>, ids: bool) -> Result<(), FsError> {
         let (me, file) = (self.clone(), file.clone());
-        goes_on(self.rt(), async move { me.drop_privileges_now(&file, ids).await }).await
+        goes_on(self.sessions.alone(), async move { me.drop_privileges_now(&file, ids).await }).await
     }
 
     async fn drop_privileges_now(self: &Rc<Self>, file: &Rc<OpenFile>, ids: bool) -> Result<(), FsError> {

@@ -66,6 +66,7 @@ impl Client {
         let ahead = ahead.map_err(JoinError)?;
         let jobs = Jobs::new(rt.clone(), config.jobs.clone());
         let sessions = Sessions::new(rt.clone(), config.client, config.key.clone(), config.mds.clone(), jobs);
+        sessions.alone().set_max(config.changes_alone_max);
         let mut joining = Joining(Some(sessions.clone()));
         let map = sessions.scout(patience).await?;
         let losses = Rc::new(Losses::default());

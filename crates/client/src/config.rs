@@ -33,6 +33,9 @@ types::keys! {
         /// Inodes a client remembers before those that nothing needs leave with their locks, least recently used first. 0: as many
         /// as fit into a 64th of the machine's memory at 2 KiB each, 16,384 at least and 1,048,576 at most.
         inodes_max: u64 = "client.inodes_max", number(0, 100_000_000, "inodes"), "0", Process, Live("llite.*.max_cached_inodes");
+        /// Changes that may go on alone, for their programs were killed while a server was away or slow, before no other one begins: it waits until one
+        /// has ended, or is EAGAIN where a kernel holds what others wait for. Each keeps a few KiB, a write its bytes.
+        changes_alone_max: u64 = "client.changes_alone_max", number(1, 65_536, "changes"), "256", Process, Live("llite.*.max_changes_alone");
         /// What is read ahead.
         readahead_policy: String = "client.readahead_policy", Kind::Choice(readahead_policies), "parallel", Process, Live("llite.*.readahead_policy");
         /// How long a client writes nothing to an OST before it gives grant back that one RPC does not need.
@@ -72,6 +75,8 @@ pub struct ClientConfig {
     /// Inodes remembered before those that nothing needs leave; about 1.2 KiB each with its name and lock, and 2 KiB with
     /// an object that has a lock.
     pub inodes_max: usize,
+    /// Changes that may go on alone, for their programs were killed, before no other one begins ([`crate::Client::carry_out`]).
+    pub changes_alone_max: usize,
     /// How long a client writes nothing to an OST before it gives grant back that one RPC does not need.
     pub grant_shrink_interval: Duration,
     /// How callers are given job names.
@@ -109,6 +114,7 @@ impl ClientConfig {
             readahead: ::readahead::Config::default(),
             locks_max: count(keys.locks_max),
             inodes_max: count(if keys.inodes_max == 0 { INODES_MAX } else { keys.inodes_max }),
+            changes_alone_max: count(keys.changes_alone_max),
             grant_shrink_interval: Duration::from_secs(keys.grant_shrink_interval_s),
             jobs: crate::JobRule::default(),
             noatime: false,

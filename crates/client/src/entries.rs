@@ -103,7 +103,7 @@ impl Client {
     ) -> Result<Entry, FsError> {
         check_name(name)?;
         let (me, cred, name) = (self.clone(), cred.clone(), name.to_vec());
-        goes_on(self.rt(), async move {
+        goes_on(self.sessions.alone(), async move {
             let made = me.meta.make(&cred, parent, &name, node).await?;
             me.named_entry(&made).await
         })
@@ -119,7 +119,7 @@ impl Client {
     pub async fn link(self: &Rc<Self>, cred: &Cred, fid: Fid, parent: Fid, name: &[u8]) -> Result<Entry, FsError> {
         check_name(name)?;
         let (me, cred, name) = (self.clone(), cred.clone(), name.to_vec());
-        goes_on(self.rt(), async move {
+        goes_on(self.sessions.alone(), async move {
             let named = me.meta.add_name(&cred, fid, parent, &name).await?;
             me.named_entry(&named).await
         })
@@ -190,7 +190,7 @@ impl Client {
             return Box::pin(self.set_advice(cred, &inode, name, value)).await;
         }
         let me = self.clone();
-        goes_on(self.rt(), async move { me.set_xattr(&inode, request).await }).await
+        goes_on(self.sessions.alone(), async move { me.set_xattr(&inode, request).await }).await
     }
 
     async fn set_xattr(&self, inode: &Rc<Inode>, request: SetxattrRequest) -> Result<(), FsError> {

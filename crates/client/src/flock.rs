@@ -236,7 +236,7 @@ impl Flocks {
         let had_some = self.holds(call.fid, kind, call.owner);
         // It goes when the caller does, and is the last to go.
         let (_here, caller_gone) = oneshot::<()>();
-        let (me, undoer, rt) = (self.clone(), self.clone(), self.sessions.rt());
+        let (me, undoer, alone) = (self.clone(), self.clone(), self.sessions.alone());
         let locked = async move { me.set_lock_now(call, wait, race(interrupted, caller_gone)).await };
         let undo = move |locked: Result<(), FsError>| {
             // Of an owner who had others in the file it may be one that he had: it stays.
@@ -246,7 +246,7 @@ impl Flocks {
                 rt.spawn(async move { _ = undoer.set_lock(unlock, false, std::future::pending()).await });
             }
         };
-        goes_on_or(rt, locked, undo).await
+        goes_on_or(alone, locked, undo).await
     }
     fn holds(&self, fid: Fid, kind: FlockKind, owner: u64) -> bool {
         self.mirror.borrow().as_ref().is_some_and(|m| m.holds(fid, kind, owner))

@@ -9,8 +9,8 @@
 //! `jobs` `sessions` (imports of all servers) · `flock` (locks of programs) · `convert` `locks` `kept_append` (drives `ldlm`) · `kernel`
 //! `front` (what a kernel in front knows and keeps) · `readahead` `pages` `object` `inode` (readahead, the page cache, one OST object, one
 //! inode) · `osc` (the OSTs: objects, write-out, what a lock protects) · `open_file` `ending` `settled` · `meta` (names, attributes,
-//! handles) · `data` (bytes and sizes) · `client` with `entries` `opens` `attributes` `advise` `migrate` `aside` `metrics` (the whole: what needs
-//! names and bytes both).
+//! handles) · `data` (bytes and sizes) · `client` with `entries` `opens` `attributes` `advise` `migrate` `aside` `programs` `metrics` (the whole: what
+//! needs names and bytes both).
 //!
 //! Rules: no `RefCell` borrow lives across an `await`. An operation whose future is dropped leaves nothing half done: claims,
 //! slots, turns and charges are given back by guards, and a change that was sent goes on (`goes_on`). Each public async function
@@ -50,6 +50,7 @@ mod osc;
 mod pages;
 #[cfg(test)]
 mod parts;
+mod programs;
 mod readahead;
 mod sessions;
 mod settled;
@@ -67,6 +68,7 @@ pub use data::{Data, Migrate};
 pub use entries::Entry;
 pub use flock::{Blocker, Flocks, LockCall};
 pub use front::Front;
+pub use goes_on::Alone;
 pub use in_use::InUse;
 pub use inode::{FILE_BYTES_MAX, Inode};
 pub use jobs::{JobRule, Jobs};
@@ -80,6 +82,7 @@ pub use open_file::OpenFile;
 pub use opens::NewFile;
 pub use osc::{Osc, Osts, SettingsHook};
 pub use pages::PageCache;
+pub use programs::Begins;
 pub use sessions::{JoinError, Sessions};
 pub use short::Written;
 pub use stats::{Call, CallStats, OscStats};

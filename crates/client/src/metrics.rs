@@ -47,6 +47,10 @@ mod names {
         FLOCKS_UNEXPECTED = Counter("stria_client_flock_completions_unexpected_total", ["fs", "client"], "llite.*.flock_completions_unexpected", "");
         /// Directories with lost changes that no fsync tells of, for want of room.
         LOST_CHANGES_LIMIT = Counter("stria_client_lost_changes_limit_hits_total", ["fs", "client"], "llite.*.lost_changes_limit_hits", "");
+        /// Operations that go on alone, for their programs were killed.
+        CHANGES_ALONE = Gauge("stria_client_changes_alone", ["fs", "client"], "llite.*.changes_alone", "");
+        /// Changes of programs that found as many going on alone as there may be.
+        CHANGES_ALONE_LIMIT = Counter("stria_client_changes_alone_limit_hits_total", ["fs", "client"], "llite.*.changes_alone_limit_hits", "");
         /// Names of jobs for which the client had no room.
         JOB_NAMES_LIMIT = Counter("stria_client_job_names_limit_hits_total", ["fs", "client"], "llite.*.job_names_limit_hits", "");
         /// Bytes that programs wrote and that never reached a server, as `lost_files` lists them.
@@ -87,7 +91,7 @@ pub use names::METRICS;
 use names::*;
 
 /// Numbers of a client: each a parameter and a metric.
-pub static NUMBERS: [Stat<Client>; 5] = [
+pub static NUMBERS: [Stat<Client>; 7] = [
     Stat { metric: &CACHE_USED, param: "llite.*.used_mb", per: 1 << 20, read: |c| pages(c.data.pages().used_pages()) },
     Stat {
         metric: &FLOCKS_UNEXPECTED,
@@ -100,6 +104,18 @@ pub static NUMBERS: [Stat<Client>; 5] = [
         param: "llite.*.lost_changes_limit_hits",
         per: 1,
         read: |c| c.losses().owed_limit_hits(),
+    },
+    Stat {
+        metric: &CHANGES_ALONE,
+        param: "llite.*.changes_alone",
+        per: 1,
+        read: |c| c.sessions().alone().count() as u64,
+    },
+    Stat {
+        metric: &CHANGES_ALONE_LIMIT,
+        param: "llite.*.changes_alone_limit_hits",
+        per: 1,
+        read: |c| c.sessions().alone().limit_hits(),
     },
     Stat {
         metric: &JOB_NAMES_LIMIT,

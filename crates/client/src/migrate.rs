@@ -98,7 +98,7 @@ impl Client {
             };
             made.map(|(file, _)| Nameless(me, file))
         };
-        let to = goes_on(self.rt(), made).await?;
+        let to = goes_on(self.sessions.alone(), made).await?;
         let pace = Pace::new(&self.data, how.bytes_per_s, stopped);
         self.data.migrate((from, &to.1), how, cred, &pace).await
     }

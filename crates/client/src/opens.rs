@@ -48,8 +48,10 @@ impl Client {
             me.cut_opened(&file).await?;
             Ok(file)
         };
-        goes_on_or(self.rt(), opened, move |opened: Result<_, FsError>| opened.iter().for_each(|f| closer.unwanted(f)))
-            .await
+        goes_on_or(self.sessions.alone(), opened, move |opened: Result<_, FsError>| {
+            opened.iter().for_each(|f| closer.unwanted(f))
+        })
+        .await
     }
     /// Nobody is there to take an open.
     pub(crate) fn unwanted(self: &Rc<Self>, file: &Rc<OpenFile>) {
@@ -87,7 +89,7 @@ impl Client {
         let created = async move { me.create_opened(request).await };
         let undo =
             move |created: Result<(Entry, Rc<OpenFile>), FsError>| created.iter().for_each(|(_, f)| closer.unwanted(f));
-        goes_on_or(self.rt(), created, undo).await
+        goes_on_or(self.sessions.alone(), created, undo).await
     }
 
     async fn create_opened(self: &Rc<Self>, request: OpenRequest) -> Result<(Entry, Rc<OpenFile>), FsError> {
@@ -132,7 +134,7 @@ impl Client {
     /// What the server answers.
     pub async fn release(self: &Rc<Self>, file: &Rc<OpenFile>) -> Result<(), FsError> {
         let (me, file) = (self.clone(), file.clone());
-        goes_on(self.rt(), async move { me.release_now(&file).await }).await
+        goes_on(self.sessions.alone(), async move { me.release_now(&file).await }).await
     }
 
     async fn release_now(self: &Rc<Self>, file: &Rc<OpenFile>) -> Result<(), FsError> {
@@ -154,7 +156,7 @@ impl Client {
                 me.meta.tell_end_soon(ending);
             }
         };
-        goes_on(self.rt(), released).await;
+        goes_on(self.sessions.alone(), released).await;
     }
 
     /// Ends an open here. What there is to tell of it, if anything.

@@ -8,6 +8,7 @@ use types::{ClientId, Duration, FsError};
 use wire::Op;
 use wire::connect::ConfigReply;
 
+use crate::goes_on::Alone;
 use crate::jobs::{Jobs, Told};
 
 /// How long a metadata server may be silent before whoever joins is told that it is waited for.
@@ -54,6 +55,7 @@ pub struct Sessions {
     imports: RefCell<Vec<Rc<Import>>>,
     timeouts: Cell<AdaptiveTimeouts>,
     closing: Cell<bool>,
+    alone: Rc<Alone>,
     jobs: Rc<Jobs>,
     jobs_of_mdt: Rc<Told>,
     /// What became of requests of late.
@@ -64,6 +66,7 @@ impl Sessions {
     pub(crate) fn new(rt: Rt, id: ClientId, cluster: ClusterKey, mds: Nid, jobs: Rc<Jobs>) -> Rc<Sessions> {
         let key = SessionKey::new(rt.secret_bytes());
         Rc::new(Sessions {
+            alone: Alone::new(rt.clone()),
             rt,
             id,
             cluster,
@@ -157,6 +160,11 @@ impl Sessions {
 
     pub(crate) fn rt(&self) -> &Rt {
         &self.rt
+    }
+    /// What goes on alone, for the programs that waited for it were killed.
+    #[must_use]
+    pub fn alone(&self) -> &Rc<Alone> {
+        &self.alone
     }
     /// Identity in the cluster.
     #[must_use]

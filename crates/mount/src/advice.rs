@@ -96,7 +96,7 @@ impl StriaFs {
                     self.client.rt().spawn(async move { _ = asked.await });
                     return Ok(());
                 }
-                return self.carry_out(caller, ask).await.map_err(errno);
+                return self.ask(caller, ask).await.map_err(errno);
             }
             None => {}
         }
@@ -111,7 +111,7 @@ impl StriaFs {
             return told.await.map_err(errno);
         }
         let hint = hint(&said).ok_or(libc::EINVAL)?;
-        let advised = self.carry_out(caller, |c| async move { c.data().advise(&file, hint, extent(&said)).await });
+        let advised = self.ask(caller, |c| async move { c.data().advise(&file, hint, extent(&said)).await });
         advised.await.map_err(errno)
     }
 }

@@ -1,7 +1,7 @@
 //! Open files: data, locks, space.
 use std::rc::Rc;
 
-use client::{Client, FlockMode, LockCall, NewFile, OpenFile};
+use client::{Begins, Client, FlockMode, LockCall, NewFile, OpenFile};
 use fuse::abi::{self, fopen};
 use fuse::{Op, Replied, Request};
 use rt::sync::oneshot;
@@ -34,7 +34,7 @@ impl StriaFs {
                 let (offset, len) = (arg.offset, arg.size as usize);
                 self.client.offsets().note_call(req.pid(), file.fid(), false, offset, u64::from(arg.size));
                 let mut caller = Caller::of(&req);
-                let read = self.carry_out(&mut caller, |c| async move {
+                let read = self.ask(&mut caller, |c| async move {
                     if paged {
                         c.data().read_pages(&file, offset, len).await
                     } else {
@@ -69,7 +69,7 @@ impl StriaFs {
                 let mut result = self.write(&mut caller, &file, req.pid(), &arg, data).await;
                 // RWF_DSYNC and RWF_SYNC of pwritev2(2), and mounts with `sync`: not known when the file was opened.
                 if result.is_ok() && arg.flags & O_DSYNC != 0 && file.flags() & O_DSYNC == 0 {
-                    let synced = self.carry_out(&mut caller, |c| async move { c.data().sync_own(&file).await }).await;
+                    let synced = self.ask(&mut caller, |c| async move { c.data().sync_own(&file).await }).await;
                     result = result.and_then(|len| synced.map(|()| len));
                 }
                 match result {
@@ -98,7 +98,7 @@ impl StriaFs {
         if len >= LARGE_BYTES && !self.client.data().writes_at_once(file, offset, len) {
             // A wait with nothing in hand; what then goes into the cache at once need not be copied before.
             let file = file.clone();
-            let ready = self.carry_out(caller, |c| async move { c.data().ready_to_write(&file, offset, len).await });
+            let ready = self.ask(caller, |c| async move { c.data().ready_to_write(&file, offset, len).await });
             ready.await?;
         }
         if self.client.data().writes_at_once(file, offset, len) {
@@ -118,6 +118,7 @@ impl StriaFs {
             Op::Open { arg } => {
                 let opened = self.carry_out_or(
                     &mut caller,
+                    Begins::InTurn,
                     |c| async move {
                         let file = c.open(&cred, fid, arg.flags).await?;
                         let kills = arg.open_flags & abi::OPEN_KILL_SUIDGID != 0;
@@ -155,7 +156,7 @@ impl StriaFs {
                 let Some(file) = self.client.meta().file(arg.fh) else { return req.into_reply().ok() };
                 file.forget_lock_owner(arg.lock_owner);
                 let unlock = |c: Rc<Client>| async move { c.flocks().drop_locks(fid, arg.lock_owner, false).await };
-                let unlocked = self.carry_out(&mut caller, unlock).await;
+                let unlocked = self.carry_out_or(&mut caller, Begins::Always, unlock, |_, ()| (), || ()).await;
                 done(req, file.flush_errors().and(unlocked))
             }
             Op::Release { arg } => {
@@ -185,7 +186,7 @@ impl StriaFs {
     ) -> Result<(client::Entry, Rc<OpenFile>), FsError> {
         let new = new_file(arg);
         let create = |c: Rc<Client>| async move { c.create_open(&cred, dir, &name, new).await };
-        self.carry_out_or(caller, create, |c, (_, file)| close(c, file), || ()).await
+        self.carry_out_or(caller, Begins::InTurn, create, |c, (_, file)| close(c, file), || ()).await
     }
 
     /// Whether the kernel may keep pages of what is read through this open.
@@ -228,7 +229,7 @@ impl StriaFs {
             Op::Fsync { arg } => {
                 let Some(file) = self.client.meta().file(arg.fh) else { return req.err(libc::EBADF) };
                 let data_only = arg.fsync_flags & abi::FSYNC_FDATASYNC != 0;
-                let synced = self.carry_out(&mut caller, |c| async move { c.data().fsync(&file, data_only).await });
+                let synced = self.ask(&mut caller, |c| async move { c.data().fsync(&file, data_only).await });
                 done(req, synced.await)
             }
             Op::Fallocate { arg } => {
@@ -248,7 +249,7 @@ impl StriaFs {
                     _ => return req.err(libc::EINVAL),
                 };
                 let found =
-                    self.carry_out(&mut caller, |c| async move { c.data().seek(file.inode(), arg.offset, hole).await });
+                    self.ask(&mut caller, |c| async move { c.data().seek(file.inode(), arg.offset, hole).await });
                 match found.await {
                     Ok(at) => req.into_reply().lseek(at),
                     Err(e) => req.err(errno(e)),
@@ -279,7 +280,7 @@ impl StriaFs {
         match req.op() {
             Op::Getlk { arg } => {
                 let call = lock_call(fid, &arg);
-                match self.carry_out(&mut caller, |c| async move { c.flocks().test_lock(call).await }).await {
+                match self.ask(&mut caller, |c| async move { c.flocks().test_lock(call).await }).await {
                     Ok(None) => req.into_reply().lk(&abi::FileLock { typ: libc::F_UNLCK as u32, ..arg.lk }),
                     Ok(Some(b)) => {
                         let end = if b.extent.end > LOCK_END_MAX { LOCK_END_MAX } else { b.extent.end - 1 };
@@ -306,7 +307,9 @@ impl StriaFs {
                     };
                     c.flocks().set_lock(call, wait, withdrawn).await
                 };
-                let locked = self.carry_out_or(&mut caller, lock, move |c, ()| unlock(&c, call), || signal.send(()));
+                let begins = if call.mode == FlockMode::Unlock { Begins::Always } else { Begins::InTurn };
+                let undo = move |c: Rc<Client>, ()| unlock(&c, call);
+                let locked = self.carry_out_or(&mut caller, begins, lock, undo, || signal.send(()));
                 done(req, locked.await)
             }
             _ => req.err(libc::ENOSYS),
@@ -314,7 +317,7 @@ impl StriaFs {
     }
 
     pub(crate) async fn statfs(self: &Rc<Self>, req: Request<'_>) -> Replied {
-        match self.carry_out(&mut Caller::of(&req), |c| async move { c.statfs().await }).await {
+        match self.ask(&mut Caller::of(&req), |c| async move { c.statfs().await }).await {
             Ok(s) => {
                 const UNIT: u64 = 4096;
                 req.into_reply().statfs(&abi::Kstatfs {

@@ -2,18 +2,17 @@
 //!
 //! A kernel tells of the first signal of a caller, whatever it is, and then waits for the answer, SIGKILL or not. I/O of regular
 //! files does not fail for a mere SIGALRM; so the caller's state is looked at (`/proc/PID/status`) until it is being
-//! killed, and only then is the request answered, with EINTR, which no program sees. The operation goes on without its
-//! caller: what is half done at servers comes to its end, and what it would have given to the caller is given back.
+//! killed, and only then is the request answered, with EINTR, which no program sees. What only asked is given up then. A change goes on
+//! without its caller: what is half done at servers comes to its end, and what it would have given to the caller is given back
+//! ([`Client::carry_out`], which also says how many may).
 use std::cell::Cell;
-use std::future::{Future, poll_fn};
-use std::pin::Pin;
+use std::future::Future;
 use std::rc::Rc;
-use std::task::Poll;
 
-use client::Client;
+use client::{Begins, Client};
 use fuse::{Interrupted, Request};
 use rt::Rt;
-use rt::sync::{oneshot, race};
+use rt::sync::race;
 use types::{Duration, FsError};
 
 use crate::StriaFs;
@@ -67,21 +66,23 @@ fn kill_pends(status: &str) -> bool {
     ["SigPnd:", "ShdPnd:"].into_iter().any(|f| pending(f).is_some_and(|mask| mask & KILL != 0))
 }
 
-async fn at_once<F: Future>(mut op: Pin<&mut F>) -> Option<F::Output> {
-    poll_fn(|cx| match op.as_mut().poll(cx) {
-        Poll::Ready(done) => Poll::Ready(Some(done)),
-        Poll::Pending => Poll::Ready(None),
-    })
-    .await
-}
-
 impl StriaFs {
     /// How it is found out that a caller is being killed; for kernels whose callers are no processes of this machine.
     pub fn judge_callers(&self, is_dying: fn(u32) -> Option<bool>) {
         self.is_dying.set(is_dying);
     }
 
-    /// Carries an operation out. When its caller is killed meanwhile it goes on alone, and the answer is EINTR.
+    /// Asks for something that changes nothing, or of which a part is as good as all. When its caller is killed meanwhile it is given up,
+    /// and the answer is EINTR.
+    pub(crate) async fn ask<T, F>(&self, caller: &mut Caller, op: impl FnOnce(Rc<Client>) -> F) -> Result<T, FsError>
+    where
+        F: Future<Output = Result<T, FsError>>,
+    {
+        let (asked, rt) = (Box::pin(op(self.client.clone())), self.client.rt());
+        race(asked, caller.killed(rt, self.is_dying.get(), || ())).await.unwrap_or(Err(FsError::Interrupted))
+    }
+
+    /// Carries a change out. When its caller is killed meanwhile it goes on alone, and the answer is EINTR.
     pub(crate) async fn carry_out<T: 'static, F>(
         &self,
         caller: &mut Caller,
@@ -90,14 +91,15 @@ impl StriaFs {
     where
         F: Future<Output = Result<T, FsError>> + 'static,
     {
-        self.carry_out_or(caller, op, |_, _| (), || ()).await
+        self.carry_out_or(caller, Begins::InTurn, op, |_, _| (), || ()).await
     }
 
-    /// The same; `undo` gets what the operation brought when nobody is there to take it, and `on_signal` is called at the
-    /// caller's first signal.
+    /// The same; `begins` says when, `undo` gets what the change brought when nobody is there to take it, and `on_signal` is called at
+    /// the caller's first signal.
     pub(crate) async fn carry_out_or<T: 'static, F>(
         &self,
         caller: &mut Caller,
+        begins: Begins,
         op: impl FnOnce(Rc<Client>) -> F,
         undo: impl FnOnce(Rc<Client>, T) + 'static,
         on_signal: impl FnOnce(),
@@ -105,25 +107,9 @@ impl StriaFs {
     where
         F: Future<Output = Result<T, FsError>> + 'static,
     {
-        let mut op = Box::pin(op(self.client.clone()));
-        if let Some(done) = at_once(op.as_mut()).await {
-            return done;
-        }
-        let (tell, told) = oneshot();
-        let client = self.client.clone();
-        self.client.rt().spawn(async move {
-            let done = op.await;
-            if !tell.is_abandoned() {
-                tell.send(done);
-            } else if let Ok(brought) = done {
-                undo(client, brought);
-            }
-        });
-        let rt = self.client.rt().clone();
-        match race(told, caller.killed(&rt, self.is_dying.get(), on_signal)).await {
-            Ok(done) => done.unwrap_or(Err(FsError::Io)),
-            Err(()) => Err(FsError::Interrupted),
-        }
+        let rt = self.client.rt();
+        let killed = caller.killed(rt, self.is_dying.get(), on_signal);
+        self.client.carry_out(begins, op, undo, killed).await
     }
 }
 

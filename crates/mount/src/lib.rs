@@ -232,7 +232,7 @@ impl StriaFs {
             Op::Statfs => self.statfs(req).await,
             Op::Syncfs => {
                 let mut caller = Caller::of(&req);
-                let synced = self.carry_out(&mut caller, |c| async move { c.sync_all().await });
+                let synced = self.ask(&mut caller, |c| async move { c.sync_all().await });
                 done(req, synced.await)
             }
             Op::Ioctl { .. } if StriaFs::asks_to_migrate(&req) => self.migrate(req).await,

@@ -2,6 +2,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use client::Begins;
 use fuse::abi::IOCTL_DIR;
 use fuse::{Op, Replied, Request};
 
@@ -74,6 +75,7 @@ impl StriaFs {
         let done = self
             .carry_out_or(
                 &mut caller,
+                Begins::InTurn,
                 |c| async move { c.migrate(&cred, file.inode(), &how, &|| asked.get()).await },
                 |_, _| (),
                 || stopped.set(true),

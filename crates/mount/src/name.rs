@@ -1,7 +1,7 @@
 //! Names, attributes, directories, xattrs.
 use std::rc::Rc;
 
-use client::{Client, Entry, NewNode};
+use client::{Begins, Client, Entry, NewNode};
 use fuse::abi::{self, fattr};
 use fuse::{Op, Replied, Request};
 use types::{Fid, FsError, WallTime};
@@ -96,13 +96,13 @@ impl StriaFs {
         match req.op() {
             Op::Lookup { name } => {
                 let name = name.to_vec();
-                let found = self.carry_out(&mut caller, |c| async move { look_up(&c, &cred, fid, &name).await });
+                let found = self.ask(&mut caller, |c| async move { look_up(&c, &cred, fid, &name).await });
                 self.reply_entry(req, found.await)
             }
             Op::Getattr { arg } => {
                 let file =
                     (arg.getattr_flags & abi::GETATTR_FH != 0).then(|| self.client.meta().file(arg.fh)).flatten();
-                let told = self.carry_out(&mut caller, |c| async move { c.getattr(&cred, fid, file.as_deref()).await });
+                let told = self.ask(&mut caller, |c| async move { c.getattr(&cred, fid, file.as_deref()).await });
                 match told.await {
                     Ok(e) => req.into_reply().attr(&convert::attr(&e.attr), convert::ttl(e.attr_cached)),
                     Err(e) => req.err(errno(e)),
@@ -111,7 +111,7 @@ impl StriaFs {
             Op::Statx { arg } => {
                 let file =
                     (arg.getattr_flags & abi::GETATTR_FH != 0).then(|| self.client.meta().file(arg.fh)).flatten();
-                let told = self.carry_out(&mut caller, |c| async move { c.getattr(&cred, fid, file.as_deref()).await });
+                let told = self.ask(&mut caller, |c| async move { c.getattr(&cred, fid, file.as_deref()).await });
                 match told.await {
                     Ok(e) => req.into_reply().statx(&convert::statx(&e.attr), convert::ttl(e.attr_cached)),
                     Err(e) => req.err(errno(e)),
@@ -120,22 +120,22 @@ impl StriaFs {
             Op::Setattr { arg } => {
                 let file = (arg.valid & fattr::FH != 0).then(|| self.client.meta().file(arg.fh)).flatten();
                 let inode = self.client.meta().inode(fid);
-                let told = self.carry_out(&mut caller, |c| async move {
+                // The kernel writes no page of it back until the answer to a cut, and a callback may wait for its pages.
+                let begins = if arg.valid & fattr::SIZE != 0 { Begins::NowOrNever } else { Begins::InTurn };
+                let change = |c: Rc<Client>| async move {
                     c.setattr(&cred, &inode, setattr(&arg), file.as_ref()).await?;
                     c.getattr(&cred, fid, file.as_deref()).await
-                });
-                match told.await {
+                };
+                match self.carry_out_or(&mut caller, begins, change, |_, _| (), || ()).await {
                     // See [`convert::unbelieved`].
                     Ok(e) => req.into_reply().attr(&convert::attr(&e.attr), convert::ttl(false)),
                     Err(e) => req.err(errno(e)),
                 }
             }
-            Op::Readlink => {
-                match self.carry_out(&mut caller, |c| async move { c.meta().readlink(&cred, fid).await }).await {
-                    Ok(target) => req.into_reply().data(&target),
-                    Err(e) => req.err(errno(e)),
-                }
-            }
+            Op::Readlink => match self.ask(&mut caller, |c| async move { c.meta().readlink(&cred, fid).await }).await {
+                Ok(target) => req.into_reply().data(&target),
+                Err(e) => req.err(errno(e)),
+            },
             // Permissions are checked by the kernel from attributes under lock, and by the server at every operation.
             _ => req.into_reply().ok(),
         }
@@ -214,7 +214,7 @@ impl StriaFs {
             op => {
                 let dir = if let Op::Fsyncdir { arg } = op { self.dirs.get(arg.fh) } else { None };
                 let mut caller = Caller::of(&req);
-                let synced = self.carry_out(&mut caller, |c| async move {
+                let synced = self.ask(&mut caller, |c| async move {
                     match dir {
                         Some(dir) => c.meta().sync_dir(&dir.inode, &dir.losses).await,
                         None => c.meta().sync_meta(fid).await,
@@ -235,7 +235,7 @@ impl StriaFs {
         plus: bool,
     ) -> Result<(), FsError> {
         let (dir, cred) = (dir.clone(), cred.clone());
-        self.carry_out(caller, |c| async move { dir.seek(&c, &cred, cookie, plus).await }).await
+        self.ask(caller, |c| async move { dir.seek(&c, &cred, cookie, plus).await }).await
     }
 
     async fn list(self: &Rc<Self>, req: Request<'_>, cred: &wire::mdt::Cred, arg: abi::ReadIn, plus: bool) -> Replied {
@@ -317,13 +317,13 @@ impl StriaFs {
         match req.op() {
             Op::Getxattr { size, name } => {
                 let name = name.to_vec();
-                match self.carry_out(&mut caller, |c| async move { c.getxattr(&cred, fid, &name).await }).await {
+                match self.ask(&mut caller, |c| async move { c.getxattr(&cred, fid, &name).await }).await {
                     Ok(value) => req.into_reply().xattr(size, &value),
                     Err(e) => req.err(errno(e)),
                 }
             }
             Op::Listxattr { size } => {
-                match self.carry_out(&mut caller, |c| async move { c.meta().listxattr(&cred, fid).await }).await {
+                match self.ask(&mut caller, |c| async move { c.meta().listxattr(&cred, fid).await }).await {
                     Ok(names) => {
                         let list: Vec<u8> = names.iter().flat_map(|n| n.iter().copied().chain([0])).collect();
                         req.into_reply().xattr(size, &list)

@@ -312,7 +312,8 @@ impl Data {
             return Err(FsError::NotSupported);
         }
         let (me, file) = (self.clone(), file.clone());
-        goes_on(&self.rt, async move { me.fallocate_now(&file, mode, Extent::at(offset, len)).await }).await
+        goes_on(self.sessions.alone(), async move { me.fallocate_now(&file, mode, Extent::at(offset, len)).await })
+            .await
     }
 
     async fn fallocate_now(self: &Rc<Self>, file: &OpenFile, mode: u32, range: Extent) -> Result<(), FsError> {

@@ -423,7 +423,7 @@ impl Data {
         object.mtime.set(object.mtime.get().max(self.rt.wall()));
         // Until its answer nobody else writes these bytes: it must not come to the OST behind a later write.
         let (object, at) = (object.clone(), piece.object.start);
-        goes_on(&self.rt, async move {
+        goes_on(self.sessions.alone(), async move {
             let change = (!types::planted!("uncached-write-let-go")).then_some(change);
             let written = osc.write_direct(&object, at, bulk, &held).await;
             drop((change, held));

@@ -285,7 +285,7 @@ impl Meta {
     ) -> Result<(), FsError> {
         check_name(name)?;
         let (me, cred, name) = (self.clone(), cred.clone(), name.to_vec());
-        goes_on(&self.rt, async move { me.unlink_now(cred, parent, &name, directory).await }).await
+        goes_on(self.sessions.alone(), async move { me.unlink_now(cred, parent, &name, directory).await }).await
     }
 
     async fn unlink_now(self: &Rc<Self>, cred: Cred, parent: Fid, name: &[u8], directory: bool) -> Result<(), FsError> {
@@ -328,7 +328,7 @@ impl Meta {
         let (me, cred) = (self.clone(), cred.clone());
         let (from, to) = ((from.0, from.1.to_vec()), (to.0, to.1.to_vec()));
         let renamed = async move { me.rename_now(cred, (from.0, &from.1), (to.0, &to.1), flags).await };
-        goes_on(&self.rt, renamed).await
+        goes_on(self.sessions.alone(), renamed).await
     }
 
     async fn rename_now(

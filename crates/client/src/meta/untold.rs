@@ -121,7 +121,7 @@ impl Meta {
 
     async fn tell_open(self: &Rc<Self>, file: &Rc<OpenFile>) -> Result<(), FsError> {
         let (me, file) = (self.clone(), file.clone());
-        goes_on(&self.rt, async move { me.tell_open_now(&file).await }).await
+        goes_on(self.sessions.alone(), async move { me.tell_open_now(&file).await }).await
     }
 
     async fn tell_open_now(self: &Rc<Self>, file: &Rc<OpenFile>) -> Result<(), FsError> {

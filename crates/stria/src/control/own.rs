@@ -63,6 +63,11 @@ impl Shard {
                     }
                 }
             }),
+            Own::new(at("max_changes_alone"), |s| s.client.sessions().alone().max().to_string()).settable(|s, t| {
+                let max = ClientKeys::read::<u64>("client.changes_alone_max", t)?;
+                s.client.sessions().alone().set_max(usize::try_from(max).unwrap_or(usize::MAX));
+                Ok(())
+            }),
             Own::new(at("inode_cache_stats"), |s| inodes_text(&s.client)),
             Own::new(at("lost_files"), |s| s.client.losses().text())
                 .settable(|s, t| reset(t).map(|()| s.client.losses().clear())),
