@@ -11,7 +11,7 @@ use super::context::Context;
 
 /// Polls after which an operation is dropped at the latest, if it lasts as long.
 const POLLS_MAX: u64 = 12;
-/// Share of changes of names and cuts that are dropped if they last long enough, in runs with such faults.
+/// Share of changes of names, cuts and allocations that are dropped if they last long enough, in runs with such faults.
 const SHARE: f64 = 0.15;
 /// Looks at a client's books, one after the other, that have to find nothing under way.
 const QUIET_LOOKS: u32 = 2;
@@ -46,6 +46,11 @@ impl Context {
     pub fn note_dropped(&self) {
         self.count(|c| c.by_class[FaultClass::Interrupts.index()] += 1);
     }
+    /// An operation of a client was dropped: nothing of it is under way any more when this ends, unless the client died.
+    pub async fn dropped(&self, client: usize) {
+        self.note_dropped();
+        self.nothing_under_way(client).await;
+    }
     /// What came of an operation that may have been dropped; `None`: nobody has its answer. Nothing of it is under way then, but for
     /// what a client had begun that died.
     pub async fn unless_dropped<T, E>(
@@ -57,8 +62,7 @@ impl Context {
             Ok(Some(done)) => Some(Ok(done)),
             Err(e) => Some(Err(e)),
             Ok(None) => {
-                self.note_dropped();
-                self.nothing_under_way(client).await;
+                self.dropped(client).await;
                 None
             }
         }

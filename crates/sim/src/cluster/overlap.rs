@@ -4,6 +4,9 @@
 //! The model is a register per cell of the file (its content) and another one (whether the file reaches so far). An
 //! operation counts from its beginning, for sure from its answer on, or from when a read saw it. What a read finds
 //! must be of an operation that no other one, begun after its end, had replaced before the read began.
+//!
+//! Holes, zeroes and reservations are dropped amid in some runs. Of one that was dropped nobody knows which objects it got to: it counts
+//! from its beginning and for sure never, cell by cell, as one whose client died. The program goes on when nothing of it is under way.
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -13,6 +16,7 @@ use wire::mdt::{Cred, SetBits, SetattrRequest};
 
 use super::class::FaultClass;
 use super::context::Context;
+use super::dropped::hasty;
 use super::model::{Author, bytes};
 
 mod history;
@@ -82,6 +86,10 @@ impl Doing {
             _ => return None,
         })
     }
+    /// Whether it is a fallocate(2).
+    fn allocates(&self) -> bool {
+        matches!(self, Doing::Hole(_) | Doing::Zero(_) | Doing::Reserve(_))
+    }
 }
 
 /// What an operation gave.
@@ -91,6 +99,8 @@ enum Got {
     Size(u64),
     /// Where an append went.
     At(u64),
+    /// Nothing: it was dropped.
+    Dropped,
 }
 
 async fn carry_out(c: &Rc<Client>, file: &Rc<OpenFile>, doing: Doing) -> Result<Got, FsError> {
@@ -219,6 +229,7 @@ impl Overlap {
         let begin = self.now();
         let entry = doing.change().map(|change| self.history.borrow_mut().begin(change, begin, author));
         let open = held.as_ref().map(|(_, f)| f.clone());
+        let polls = if doing.allocates() { self.context.patience(rng) } else { u64::MAX };
         let outcome = self.context.on(author.client, &what, async move |c| {
             let file = match open {
                 Some(file) => file,
@@ -227,13 +238,15 @@ impl Overlap {
                 }
                 None => c.open(&cred(), fid, flags).await?,
             };
-            carry_out(&c, &file, doing).await.map(|got| (got, Some(file)))
+            let got = hasty(polls, carry_out(&c, &file, doing)).await.unwrap_or(Ok(Got::Dropped))?;
+            Ok((got, Some(file)))
         });
         let outcome = outcome.await;
         let sound = self.context.is_sound(author);
         match outcome {
             Some(Ok((got, file))) => {
                 match (entry, &got) {
+                    (Some(_), Got::Dropped) => self.context.dropped(author.client).await,
                     (Some(entry), Got::At(at)) => self.appended(&what, author, entry, *at),
                     (Some(entry), _) => self.history.borrow_mut().end(entry, self.now()),
                     (None, _) => {}
