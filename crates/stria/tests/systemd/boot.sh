@@ -58,25 +58,27 @@ while [ $# -gt 0 ]; do
     shift 2
 done
 boot() {
-    local status=133
-    # A control group for each: the service managers have the same names for theirs, and end what runs in them.
-    local above=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)
-    if [ -e /sys/fs/cgroup/systemd/cgroup.procs ]; then
-        above=/sys/fs/cgroup/systemd$(sed -n 's/^[0-9]*:name=systemd://p' /proc/self/cgroup)
-    fi
-    if [ -e "$above/cgroup.procs" ] && mkdir "$above/stria-$$-$1" 2> /dev/null; then
-        echo $BASHPID > "$above/stria-$$-$1/cgroup.procs"
-    fi
+    local status=133 above
+    # A control group for each, in every tree of groups that service managers use: theirs have the same names, and they end what runs in them.
+    local procs=()
+    own_group() {
+        [ -e "$1/cgroup.procs" ] && mkdir "$1/stria-$$-$2" 2> /dev/null || return 0
+        echo $BASHPID > "$1/stria-$$-$2/cgroup.procs"
+        procs+=("$1/cgroup.procs")
+    }
+    own_group "/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup)" "$1"
+    own_group "/sys/fs/cgroup/unified$(sed -n 's/^0:://p' /proc/self/cgroup)" "$1"
+    own_group "/sys/fs/cgroup/systemd$(sed -n 's/^[0-9]*:name=systemd://p' /proc/self/cgroup)" "$1"
     # 133: the machine reboots.
     while [ $status = 133 ]; do
         status=0
         timeout -k 10 900 systemd-nspawn -q -b -M "$1" -D "$dir/$1/files" --bind=/dev/fuse --bind="$dir/between:/between" \
             --network-bridge=between --register=no --keep-unit >> "$dir/$1/console" 2>&1 < /dev/null || status=$?
     done
-    if [ -e "$above/stria-$$-$1/cgroup.procs" ]; then
-        echo $BASHPID > "$above/cgroup.procs"
-        find "$above/stria-$$-$1" -depth -type d -exec rmdir {} + || true
-    fi
+    for above in "${procs[@]}"; do
+        echo $BASHPID > "$above"
+        find "${above%/cgroup.procs}/stria-$$-$1" -depth -type d -exec rmdir {} + || true
+    done
     # The others wait for one that failed.
     grep -qx finished "$dir/$1/files/opt/hour.log" || pkill -f -- "systemd-nspawn .* -D $dir/" || true
 }
