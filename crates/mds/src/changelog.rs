@@ -336,8 +336,12 @@ impl Mds {
         }
         let me = self.clone();
         self.rt.spawn(async move {
-            if let Err(e) = me.purge().await {
-                tracing::error!("records of the changelog that nobody waits for stay until the next start: {e}");
+            match me.purge().await {
+                // The next start goes on with it.
+                Ok(()) | Err(FsError::ShuttingDown) => {}
+                Err(e) => {
+                    tracing::error!("records of the changelog that nobody waits for stay until the next start: {e}")
+                }
             }
             me.changelog.purging.set(false);
         });
@@ -345,10 +349,14 @@ impl Mds {
 
     async fn purge(&self) -> Result<(), FsError> {
         while !self.stopped.get() {
-            let (from, to) = (keys::change(0), keys::change(self.changelog.taken_in() + 1));
-            let (rows, _) = self.store.scan(&from, &to, PURGE_RECORDS).await?;
+            let through = self.changelog.taken_in();
+            let (rows, _) = self.store.scan(&keys::change(0), &keys::change(through + 1), PURGE_RECORDS).await?;
             if rows.is_empty() {
-                break;
+                // Users may have come further while this was read.
+                if self.changelog.taken_in() == through {
+                    break;
+                }
+                continue;
             }
             self.store.apply(rows.into_iter().map(|(key, _): (Key, _)| (key, None)), 0, 0);
             // Others' changes go before the next step.

@@ -125,7 +125,7 @@ fn read(verb: &str, connection: u32, (first, last): (u64, u64), follow: bool, as
             }
             from = index.saturating_add(1);
             if as_json {
-                say!("{record}");
+                say!("{}", for_programs(record));
             } else {
                 say!("{}", line(record));
             }
@@ -175,10 +175,39 @@ fn line(r: &Value) -> String {
     s
 }
 
+fn bytes_of(name: &Value) -> Vec<u8> {
+    let bytes = name.as_array().map(Vec::as_slice).unwrap_or_default();
+    bytes.iter().filter_map(|b| u8::try_from(b.as_u64()?).ok()).collect()
+}
+
+/// A record as an object of JSON: what its kind does not have is left out; a name that is no UTF-8 is a list of its bytes.
+fn for_programs(r: &Value) -> Value {
+    let mut out = json!({
+        "index": r["index"], "kind": r["kind_name"], "flags": r["flags"], "time_ns": r["time_ns"],
+        "target": r["target"], "client": r["client"],
+    });
+    let text = |name: &Value| String::from_utf8(bytes_of(name)).map_or_else(|e| json!(e.into_bytes()), Value::from);
+    if r["is_named"] == true {
+        (out["parent"], out["name"]) = (r["parent"].clone(), text(&r["name"]));
+    } else if r["name"] != json!([]) {
+        out["xattr"] = text(&r["name"]);
+    }
+    if r["renames"] == true {
+        (out["source"], out["source_parent"]) = (r["source"].clone(), r["source_parent"].clone());
+        out["source_name"] = text(&r["source_name"]);
+    }
+    if r["uid"] != u32::MAX {
+        (out["uid"], out["gid"]) = (r["uid"].clone(), r["gid"].clone());
+    }
+    if r["job"].is_string() {
+        out["job"] = r["job"].clone();
+    }
+    out
+}
+
 /// A name on a line of its own.
 fn name(bytes: &Value) -> String {
-    let bytes = bytes.as_array().map(Vec::as_slice).unwrap_or_default();
-    let bytes: Vec<u8> = bytes.iter().filter_map(|b| u8::try_from(b.as_u64()?).ok()).collect();
+    let bytes = bytes_of(bytes);
     let mut shown = Vec::with_capacity(bytes.len());
     for (i, b) in bytes.iter().enumerate() {
         let ends = i == 0 || i + 1 == bytes.len();
@@ -208,6 +237,18 @@ mod tests {
         assert!(shown.starts_with("8 08RENME ") && shown.contains(".977666834 "), "{shown}");
         let end = "0x1 t=[0x1:0x2:0x0] j=mv.5 u=5:6 client=00000000000000aa p=[0x3:0x1:0x0] new\\012name s=[0x1:0x9:0x0] sp=[0x3:0x2:0x0] \\040a\\134";
         assert!(shown.ends_with(end), "{shown}");
+        let object = for_programs(&r);
+        assert_eq!(
+            (&object["name"], &object["source_name"], &object["uid"]),
+            (&json!("new\nname"), &json!(" a\\"), &json!(5))
+        );
+        let mut odd = r.clone();
+        (odd["name"], odd["uid"]) = (json!([0xff, 0x41]), json!(u32::MAX));
+        let object = for_programs(&odd);
+        assert!(
+            object["name"] == json!([0xff, 0x41]) && object.get("uid").is_none() && object.get("renames").is_none(),
+            "{object}"
+        );
         (r["renames"], r["is_named"], r["job"], r["uid"]) = (json!(false), json!(false), Value::Null, json!(u32::MAX));
         (r["kind"], r["name"]) = (json!(15), bytes("user.a"));
         assert!(line(&r).ends_with("t=[0x1:0x2:0x0] client=00000000000000aa x=user.a"), "{}", line(&r));
