@@ -35,12 +35,6 @@ pub const USERS_MAX: usize = 64;
 const IDLE_INDEXES: u64 = 16 << 20;
 /// The kinds that are written unless the parameter says otherwise: all but changes of access times.
 const MASK: u32 = !(1 << ChangeKind::Atime as u8);
-/// A flag of records: the inode lost its last name.
-pub(crate) const LAST_NAME: u16 = 1;
-/// A flag of renames: the two inodes exchanged their names.
-pub(crate) const EXCHANGED: u16 = 8;
-/// Who did it is not known.
-pub(crate) const UNKNOWN: u32 = u32::MAX;
 
 /// What a metadata target knows of its changelog. See the module's head.
 pub(crate) struct Changelog {
@@ -158,8 +152,8 @@ impl Tx<'_> {
             index: self.mds.changelog.next() + self.recorded,
             kind,
             time: self.now,
-            uid: cred.map_or(UNKNOWN, |c| c.uid),
-            gid: cred.map_or(UNKNOWN, |c| c.gid),
+            uid: cred.map_or(ChangeRecord::UNKNOWN, |c| c.uid),
+            gid: cred.map_or(ChangeRecord::UNKNOWN, |c| c.gid),
             job: cred.map_or(0, |c| c.job),
             client: self.client,
             ..ChangeRecord::default()

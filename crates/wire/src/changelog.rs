@@ -1,6 +1,8 @@
 //! The changelog: what happened to names and files, for programs that follow it (backup, policy engines, audits).
 //!
 //! Kinds and flags have the numbers of Lustre's changelogs, so that programs that read those know these.
+use std::collections::BTreeMap;
+
 use crate::{Bytes, byte_enum, message};
 use types::{ClientId, Fid, WallTime};
 
@@ -135,5 +137,44 @@ message! {
         user: u32,
         /// The last record that it has taken in, or that was written before it came.
         index: u64,
+    }
+}
+
+/// Names: directory and name to inode.
+pub type Names = BTreeMap<(Fid, Vec<u8>), Fid>;
+
+impl ChangeRecord {
+    /// In `flags`: the inode lost its last name.
+    pub const LAST_NAME: u16 = 1;
+    /// In `flags` of renames: the two inodes exchanged their names.
+    pub const EXCHANGED: u16 = 8;
+    /// In `uid` and `gid`: who did it is not known.
+    pub const UNKNOWN: u32 = u32::MAX;
+
+    /// Does to `names` what it tells of: records from the first one on, in order, give the names of the file system.
+    ///
+    /// # Errors
+    /// The names are not those that it happened to; a sentence. They are of no use then.
+    pub fn carry_out(&self, names: &mut Names) -> Result<(), String> {
+        let at = (self.parent, self.name.0.clone());
+        let (had, wanted) = match self.kind {
+            ChangeKind::Create | ChangeKind::Mkdir | ChangeKind::Hardlink | ChangeKind::Symlink | ChangeKind::Mknod => {
+                (names.insert(at, self.target), None)
+            }
+            ChangeKind::Unlink | ChangeKind::Rmdir => (names.remove(&at), Some(self.target)),
+            ChangeKind::Rename => {
+                let from = (self.source_parent, self.source_name.0.clone());
+                if names.remove(&from) != Some(self.source) {
+                    return Err(format!("what was renamed has another name: {self:?}"));
+                }
+                let had = names.insert(at, self.source);
+                if self.flags & ChangeRecord::EXCHANGED != 0 {
+                    names.insert(from, self.target);
+                }
+                (had, Some(self.target).filter(|t| !t.is_zero()))
+            }
+            _ => return Ok(()),
+        };
+        if had == wanted { Ok(()) } else { Err(format!("the name stood for {had:?}: {self:?}")) }
     }
 }

@@ -1,10 +1,9 @@
 //! unlink and rmdir; the end of inodes.
 use types::{Fid, FsError};
-use wire::changelog::ChangeKind;
+use wire::changelog::{ChangeKind, ChangeRecord};
 use wire::mdt::{LockBits, UnlinkRequest};
 
 use super::{EntryOut, check_name};
-use crate::changelog::LAST_NAME;
 use crate::keys;
 use crate::perm::MAY_EXEC;
 use crate::record::{DestroyObject, DestroyRow, Inode, InodeFlags};
@@ -43,7 +42,7 @@ impl Tx<'_> {
         let kind = if q.directory { ChangeKind::Rmdir } else { ChangeKind::Unlink };
         self.record(kind, Some(&q.cred), |r| {
             (r.target, r.parent, r.name) = (fid, dir.fid, q.name.clone());
-            r.flags = if inode.nlink == 0 { LAST_NAME } else { 0 };
+            r.flags = if inode.nlink == 0 { ChangeRecord::LAST_NAME } else { 0 };
         });
         let alone = inode.nlink == 0
             && !self.mds.handles.borrow().others_open(fid, self.client)

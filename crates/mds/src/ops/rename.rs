@@ -1,10 +1,9 @@
 //! rename, with NOREPLACE and EXCHANGE.
 use types::{Fid, FsError};
-use wire::changelog::ChangeKind;
+use wire::changelog::{ChangeKind, ChangeRecord};
 use wire::mdt::{LockBits, RenameRequest};
 
 use super::{DEPTH_MAX, EntryOut, NAME_BYTES_MAX, check_name, is_dots};
-use crate::changelog::{EXCHANGED, LAST_NAME};
 use crate::perm::{MAY_EXEC, MAY_WRITE};
 use crate::record::Inode;
 use crate::tx::{Done, Tx};
@@ -164,8 +163,8 @@ impl Tx<'_> {
             (r.source, r.source_parent, r.source_name) = (moved, q.from, q.from_name.clone());
             r.target = other.map_or(Fid::ZERO, |g| g.fid);
             r.flags = match other {
-                Some(_) if q.flags & EXCHANGE != 0 => EXCHANGED,
-                Some(g) if g.nlink == 0 => LAST_NAME,
+                Some(_) if q.flags & EXCHANGE != 0 => ChangeRecord::EXCHANGED,
+                Some(g) if g.nlink == 0 => ChangeRecord::LAST_NAME,
                 _ => 0,
             };
         });

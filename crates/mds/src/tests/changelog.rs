@@ -1,18 +1,16 @@
 //! The changelog: every kind of record, users, and that records carried out one after the other give the tree, whatever crashes between.
-use std::collections::BTreeMap;
-
 use types::{Fid, FsError, Rng};
 use wire::Op;
 use wire::changelog::*;
 use wire::mdt::{NodeKind, SetBits};
 
 use super::harness::{Fs, user};
-use crate::changelog::{EXCHANGED, LAST_NAME, UNKNOWN};
 use crate::keys;
 use crate::kv::memory::FailPoint;
 
 const ROOT: Fid = Fid::ROOT;
-type Tree = BTreeMap<(Fid, String), Fid>;
+const EXCHANGED: u16 = ChangeRecord::EXCHANGED;
+const LAST_NAME: u16 = ChangeRecord::LAST_NAME;
 
 fn ask(fs: &Fs, act: ChangelogAct, user: u32, index: u64, id: u64) -> Result<(u32, u64), (i32, String)> {
     let r: ChangelogUserReply = fs.call(Op::ChangelogUser, &ChangelogUserRequest { id, act, user, index }).unwrap();
@@ -115,7 +113,7 @@ fn each_thing_that_happens_is_one_record_in_order_and_nothing_is_written_for_nob
     assert_eq!(told, expected.map(|(k, f, n)| (k, f, n.to_string())));
     assert!(found.iter().enumerate().all(|(i, r)| r.index == i as u64 + 1 && r.client == fs.client));
     assert_eq!((found[1].target, found[1].parent, found[1].uid), (f, d, 0));
-    assert_eq!((found[4].target, found[9].target, found[9].uid), (p.attr.fid, f, UNKNOWN));
+    assert_eq!((found[4].target, found[9].target, found[9].uid), (p.attr.fid, f, ChangeRecord::UNKNOWN));
     let over = &found[11];
     assert_eq!((over.target, over.source_parent, &over.source_name[..]), (f, ROOT, &b"t"[..]));
     assert_eq!((found[15].target, found[15].parent), (e, d));
@@ -195,36 +193,16 @@ fn a_user_that_stays_too_far_behind_goes_and_the_mask_says_what_is_written() {
     assert_eq!(ask(&fs, ChangelogAct::Clear, quick, 6, 0), Ok((quick, 6)));
 }
 
-/// Carries a record out on a tree; it has to fit.
-fn carry_out(tree: &mut Tree, r: &ChangeRecord) {
-    let at = (r.parent, name(r));
-    match r.kind {
-        ChangeKind::Create | ChangeKind::Mkdir | ChangeKind::Hardlink | ChangeKind::Symlink | ChangeKind::Mknod => {
-            assert_eq!(tree.insert(at, r.target), None, "{r:?}");
-        }
-        ChangeKind::Unlink | ChangeKind::Rmdir => assert_eq!(tree.remove(&at), Some(r.target), "{r:?}"),
-        ChangeKind::Rename => {
-            let from = (r.source_parent, String::from_utf8_lossy(&r.source_name).into_owned());
-            assert_eq!(tree.remove(&from), Some(r.source), "{r:?}");
-            let before = tree.insert(at, r.source);
-            assert_eq!(before, Some(r.target).filter(|t| !t.is_zero()), "{r:?}");
-            if r.flags & EXCHANGED != 0 {
-                tree.insert(from, r.target);
-            }
-        }
-        _ => {}
-    }
-}
 /// All names of the file system.
-fn walk(fs: &Fs) -> (Tree, Vec<Fid>) {
-    let (mut tree, mut dirs, mut at) = (Tree::new(), vec![ROOT], 0);
+fn walk(fs: &Fs) -> (Names, Vec<Fid>) {
+    let (mut tree, mut dirs, mut at) = (Names::new(), vec![ROOT], 0);
     while at < dirs.len() {
         for name in fs.names(dirs[at]) {
             let attr = fs.lookup(dirs[at], &name).unwrap();
             if attr.mode & 0o170_000 == 0o040_000 {
                 dirs.push(attr.fid);
             }
-            tree.insert((dirs[at], name), attr.fid);
+            tree.insert((dirs[at], name.into_bytes()), attr.fid);
         }
         at += 1;
     }
@@ -244,7 +222,7 @@ fn change_something(fs: &Fs, rng: &mut Rng) {
         5 => fs.rmdir(d, &n),
         6 => fs.rename((d, &n), (e, &m), 2 * (rng.below(2) as u32)),
         7 => fs.rename((d, &n), (e, &m), 0),
-        _ => tree.get(&(d, n)).map_or(Ok(()), |f| fs.link(*f, e, &m)),
+        _ => tree.get(&(d, n.into_bytes())).map_or(Ok(()), |f| fs.link(*f, e, &m)),
     };
     let _ = done;
 }
@@ -254,7 +232,7 @@ fn records_carried_out_in_order_give_the_tree_whatever_crashes_between() {
     for seed in 0..24 {
         let (mut rng, mut fs) = (Rng::new(seed), Fs::new());
         let cl = register(&fs, 1);
-        let (mut tree, mut next) = (Tree::new(), 1);
+        let (mut tree, mut next) = (Names::new(), 1);
         let mut lost = 0;
         for round in 0..6 {
             let dies = fs.kv.commits() + 1 + rng.below(20);
@@ -273,7 +251,7 @@ fn records_carried_out_in_order_give_the_tree_whatever_crashes_between() {
                 }
                 for r in &page.records {
                     assert_eq!(r.index, next, "seed {seed}, round {round}");
-                    carry_out(&mut tree, r);
+                    r.carry_out(&mut tree).unwrap();
                     next += 1;
                 }
                 if next > 1 && rng.below(2) == 0 {
@@ -288,7 +266,7 @@ fn records_carried_out_in_order_give_the_tree_whatever_crashes_between() {
         }
         for r in all(&fs, next) {
             assert_eq!(r.index, next, "seed {seed}");
-            carry_out(&mut tree, &r);
+            r.carry_out(&mut tree).unwrap();
             next += 1;
         }
         assert_eq!(tree, walk(&fs).0, "seed {seed}");
