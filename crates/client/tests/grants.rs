@@ -161,3 +161,38 @@ fn a_client_that_writes_nothing_for_long_gives_grant_back_and_gets_it_again() {
         assert!(agreed() > 16 * MIB);
     });
 }
+
+#[test]
+fn a_newcomer_is_promised_as_much_as_those_who_came_first_where_space_is_plentiful() {
+    let world = World::sized(SimConfig::new(13), 1, OstConfig::default(), 16 << 30);
+    let tune = |c: &mut ClientConfig| (c.dirty_bytes_max, c.rpc_pages_max) = (32 * MIB, 256);
+    let first: Vec<_> = (0..3).map(|_| world.client(tune).0).collect();
+    let (newcomer, _) = world.client(tune);
+    world.run(Duration::from_secs(600), async {
+        for (i, c) in first.iter().enumerate() {
+            let file = create(c, &format!("first {i}")).await;
+            for at in 0..16 {
+                c.data().write(&file, at * MIB, &vec![1; MIB as usize]).await.unwrap();
+            }
+            c.data().fsync(&file, false).await.unwrap();
+        }
+        world.ost(0).take_grants_back(0).await;
+        for c in &first {
+            let file = open(c, "first 0", O_RDWR).await;
+            for at in 0..8 {
+                c.data().write(&file, at * MIB, &vec![2; MIB as usize]).await.unwrap();
+            }
+            c.data().fsync(&file, false).await.unwrap();
+        }
+        let held: Vec<u64> = first.iter().map(|c| granted(&world.ost(0), c)).collect();
+        assert!(held.iter().all(|g| *g > 48 * MIB), "{held:?}");
+        let file = create(&newcomer, "new").await;
+        for at in 0..4 {
+            newcomer.data().write(&file, at * MIB, &vec![3; MIB as usize]).await.unwrap();
+            newcomer.data().fsync(&file, false).await.unwrap();
+        }
+        let (its, others) = (granted(&world.ost(0), &newcomer), first.iter().map(|c| granted(&world.ost(0), c)));
+        assert!(its > 48 * MIB, "{its} bytes of grant after four MiB");
+        assert!(others.min().unwrap() > 32 * MIB, "nobody was asked for what is not short");
+    });
+}

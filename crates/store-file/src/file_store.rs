@@ -118,6 +118,8 @@ pub(crate) struct Inner {
     pub grown: Cell<u64>,
     /// Bytes that the file could still grow by, as last seen.
     pub growable: Cell<u64>,
+    /// Blocks that are promised to writes to come.
+    pub promised: Cell<u64>,
     pub growing: Semaphore,
     /// Space is not given back: the file system cannot, or would not.
     /// What is known of the database's pages.
@@ -178,6 +180,7 @@ impl FileStore {
             stopped: Cell::new(false),
             grown: Cell::new(blocks),
             growable: Cell::new(0),
+            promised: Cell::new(0),
             growing: Semaphore::new(1),
             sums,
             no_trim: Cell::new(false),

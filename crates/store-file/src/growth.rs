@@ -1,7 +1,8 @@
 //! Where free blocks come from and where they go: the data file grows, waits for blocks that come free, gives space back.
 //!
 //! A free block is *ready* when it has space on the medium: a write to it cannot fail for want of space. The file gets
-//! space in steps ahead of what is written. What many removals leave beyond that is given back to the medium (punched),
+//! space in steps ahead of what is written and of what is promised to writers: else whoever was promised most would leave others nothing
+//! to be promised. What many removals leave beyond that is given back to the medium (punched),
 //! and gets space again before it is used; which blocks are without space is known from the file itself at a start.
 //! The last blocks that are ready are kept for overwrites: they need new blocks before the old ones come free.
 use std::io;
@@ -116,16 +117,27 @@ impl Inner {
         }
     }
 
-    /// Starts to grow the file in the background when little is ready.
+    /// Blocks that are promised and get space ahead of what is written: not the whole of a small store.
+    fn promised_ahead(&self) -> u64 {
+        self.promised.get().min(self.total() / STEP_PART)
+    }
+
+    /// So many bytes are promised to writes to come.
+    pub fn promise(self: &Rc<Self>, bytes: u64) {
+        self.promised.set(bytes.div_ceil(BLOCK_BYTES));
+        self.grow_ahead();
+    }
+
+    /// Starts to grow the file in the background when little is ready beyond what is promised.
     pub fn grow_ahead(self: &Rc<Self>) {
-        let low = self.step();
+        let low = self.step() + self.promised_ahead();
         if self.state.borrow().space.ready() >= low || self.growable.get() == 0 || !self.growing.try_acquire(1) {
             return;
         }
         let me = self.clone();
         self.rt.spawn(async move {
             // A failure has latched the store; whoever comes next is told.
-            let _ = me.grow_alone(low * 2).await;
+            let _ = me.grow_alone(low + me.step()).await;
             me.growing.add(1);
         });
     }
@@ -183,7 +195,7 @@ impl Inner {
 
     /// Starts to give space back in the background when far more is ready than is used next.
     pub fn trim_behind(self: &Rc<Self>) {
-        let high = self.step() * 3 + self.spare();
+        let high = self.step() * 3 + self.spare() + self.promised_ahead();
         if self.no_trim.get() || self.state.borrow().space.ready() <= high || !self.growing.try_acquire(1) {
             return;
         }
@@ -200,7 +212,7 @@ impl Inner {
 
     /// Gives one run back. Whether there may be more.
     async fn trim_one(&self) -> bool {
-        let keep = self.step() * 2 + self.spare();
+        let keep = self.step() * 2 + self.spare() + self.promised_ahead();
         let run = {
             let mut state = self.state.borrow_mut();
             let most = state.space.ready().saturating_sub(keep).min(PUNCH_MAX);

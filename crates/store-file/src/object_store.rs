@@ -111,6 +111,9 @@ impl ObjectStore for FileStore {
     fn space(&self) -> Space {
         self.0.space()
     }
+    fn promised(&self, bytes: u64) {
+        self.0.promise(bytes);
+    }
     fn lost_through(&self) -> u32 {
         self.0.superblock.lost_through
     }

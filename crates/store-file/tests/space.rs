@@ -204,3 +204,32 @@ fn a_range_that_was_reserved_counts_once_when_it_is_written() {
         assert_eq!(open(&rt).await.attr(object(1)).await.unwrap().blocks, 310);
     });
 }
+
+#[test]
+fn what_is_promised_has_space_ahead_of_the_writes_and_gives_it_back_when_it_is_not_promised_any_more() {
+    const MIB: u64 = 1 << 20;
+    let world = TestWorld::new(5, 64 << 20);
+    let rt = world.rt();
+    world.run(async move {
+        let store = make(&rt, 1 << 30).await;
+        let settle = async || rt.sleep(Duration::from_secs(2)).await;
+        settle().await;
+        let before = store.space().ready;
+        assert!(before < 4 * MIB, "{before}");
+        store.promised(20 * MIB);
+        settle().await;
+        let ready = store.space().ready;
+        assert!((21 * MIB..24 * MIB).contains(&ready), "{ready}");
+        // Of a promise beyond a sixteenth of the store only so much.
+        store.promised(1 << 29);
+        settle().await;
+        let ready = store.space().ready;
+        assert!((64 * MIB..68 * MIB).contains(&ready), "{ready}");
+        store.promised(0);
+        store.update(object(1), put(&rt, 0, 1, 1)).await.unwrap();
+        store.sync().await.unwrap();
+        settle().await;
+        let ready = store.space().ready;
+        assert!(ready < 4 * MIB, "{ready}");
+    });
+}

@@ -227,6 +227,9 @@ impl ObjectStore for FastStore {
     fn space(&self) -> Space {
         self.inner.space()
     }
+    fn promised(&self, bytes: u64) {
+        self.inner.promised(bytes);
+    }
     fn sessions(&self) -> Vec<(ClientId, u64)> {
         self.inner.sessions()
     }

@@ -522,6 +522,7 @@ impl Service for Ost {
             grants.restore(client, before.min(max), space.free.saturating_sub(self.in_flight_bytes.get()));
         } else if !known {
             grants.extend(client, first, max, available);
+            self.store.promised(grants.total());
         }
         grants.of(client)
     }

@@ -16,7 +16,9 @@ use crate::dispatch::Permit;
 use crate::grants::Used;
 use crate::locks::lvb_of;
 use crate::pages::{is_page_aligned, join_pages, page_crcs};
-use crate::store::{Applied, BLOCK_BYTES, BlockRange, BlockRun, ObjectAttr, SizeRule, StoreResult, TimeRule, Update};
+use crate::store::{
+    Applied, BLOCK_BYTES, BlockRange, BlockRun, ObjectAttr, SizeRule, Space, StoreResult, TimeRule, Update,
+};
 
 const PAGE: usize = FRAME_BYTES;
 
@@ -192,10 +194,14 @@ impl Ost {
         if wanted == 0 || !hears {
             return 0;
         }
-        let available = self.available(&self.store.space());
+        let space = self.store.space();
         let max = self.config.borrow().grant_max_bytes;
+        let available = self.available(&space);
         let more = self.grants.borrow_mut().extend(client, wanted, max, available);
-        if more == 0 && self.grants.borrow().of(client) < wanted.min(max) / 2 {
+        self.store.promised(self.grants.borrow().total());
+        // What is free and not set aside yet will be, without what others have.
+        let coming = self.available(&Space { ready: u64::MAX, ..space });
+        if more == 0 && coming < wanted.min(max) && self.grants.borrow().of(client) < wanted.min(max) / 2 {
             self.note_short_of_grant();
         }
         more

@@ -306,6 +306,9 @@ impl ObjectStore for EmulatedStore {
     fn space(&self) -> Space {
         self.0.inner.space()
     }
+    fn promised(&self, bytes: u64) {
+        self.0.inner.promised(bytes);
+    }
     fn lost_through(&self) -> u32 {
         self.0.inner.lost_through()
     }

@@ -374,6 +374,9 @@ pub trait ObjectStore {
     fn last_committed(&self) -> Transno;
     /// Space now.
     fn space(&self) -> Space;
+    /// So many bytes are promised to writes that are to come: a store that gives its files space ahead of writes does so ahead of these,
+    /// too.
+    fn promised(&self, _bytes: u64) {}
     /// Clients whose sessions are remembered, with the number that was given with each.
     fn sessions(&self) -> Vec<(ClientId, u64)>;
     /// Remembers a client, a number (0 or 1: none) and which process it is; complete when that is on stable storage.
