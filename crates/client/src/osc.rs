@@ -29,6 +29,8 @@ use crate::sessions::Sessions;
 use crate::stats::{OscStats, RpcStats};
 
 const PAGE: u64 = FRAME_BYTES as u64;
+/// Pause between two looks at a target in whose place another store answers.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// How long who asks for space waits for the first session of an OST.
 const FIRST_SESSION_WITHIN: Duration = Duration::from_secs(2);
 /// What the datapath room knows of an OST.
@@ -474,7 +476,7 @@ impl Osts {
         *self.map.borrow_mut() = map;
         self.came.notify();
     }
-    /// Waits until an OST is in the map and answers; false when it does not within a time.
+    /// Waits until an OST is in the map, in use and answers; false when it does not within a time.
     ///
     /// Cancel: nothing happened.
     pub async fn answers(&self, ost: OstIndex, within: Duration) -> bool {
@@ -482,11 +484,14 @@ impl Osts {
         let until = rt.now() + within;
         loop {
             let came = self.came.wait();
-            let import = self.table.borrow().get(usize::from(ost.0)).and_then(|osc| osc.import_if_any());
+            let osc = self.table.borrow().get(usize::from(ost.0)).cloned();
+            let import = osc.filter(|osc| osc.is_active()).and_then(|osc| osc.import_if_any());
             let left = until.since(rt.now());
             match import {
-                Some(import) => return import.ready(left).await.is_ok(),
-                None if left == Duration::ZERO => return false,
+                Some(import) if import.ready(left).await.is_ok() => return true,
+                _ if left == Duration::ZERO => return false,
+                // Another store answers in its place, so far.
+                Some(_) => rt.sleep(ASK_AGAIN.min(left)).await,
                 None => drop(rt.timeout(left, came).await),
             }
         }

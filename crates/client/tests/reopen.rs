@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 mod world;
 
+use std::cell::RefCell;
 use std::path::Path;
 
 use client::NewNode;
@@ -9,6 +10,8 @@ use oss::store::{ObjectStore, StoreIdentity};
 use roles::{OssRole, OstStore};
 use simworld::DiskFault;
 use store_file::{FileStore, FileStoreConfig};
+use wire::Op;
+use wire::connect::{MapChange, MapChangeReply, MapChangeRequest};
 use wire::mdt::NodeKind;
 use world::*;
 
@@ -140,30 +143,46 @@ fn a_metadata_server_comes_back_by_itself_and_is_told_again_what_it_had_not_comm
     }
 }
 
+async fn make_store(rt: &Rt, dir: &str, ost: u16, uuid: u64, lost_through: u32) {
+    let identity = StoreIdentity { cluster: 0x57a1, fsname: "stria".into(), ost: OstIndex(ost), uuid };
+    let options = store_file::MkfsOptions { identity, capacity_bytes: 1 << 30, lost_through };
+    store_file::mkfs(rt, Path::new(dir), &options).await.unwrap();
+}
+
+/// What is the first OST's: the directory of its store, and the uuid that the cluster names.
+type Place = Rc<RefCell<(String, u64)>>;
+
 /// A server with two targets on one host, whose directories are `/ost0` and `/ost1`; their databases keep so many bytes of pages.
 async fn two_in_one(world: &World, host: &Host, db_cache_bytes: usize) -> OssRole {
+    let place = Rc::new(RefCell::new(("/ost0".to_string(), 7)));
+    two_of(world, host, db_cache_bytes, &place).await.1
+}
+
+/// The same; the first one's store is opened where `first` says.
+async fn two_of(world: &World, host: &Host, db_cache_bytes: usize, first: &Place) -> (Rt, OssRole) {
     let rt = host.boot();
     let mut stores = Vec::new();
     for i in 0..2 {
-        let dir = format!("/ost{i}");
-        let identity =
-            StoreIdentity { cluster: 0x57a1, fsname: "stria".into(), ost: OstIndex(i), uuid: 7 + u64::from(i) };
-        let options = store_file::MkfsOptions { identity, capacity_bytes: 1 << 30, lost_through: 0 };
-        store_file::mkfs(&rt, Path::new(&dir), &options).await.unwrap();
-        let place = dir.clone();
+        let (dir, uuid) = (format!("/ost{i}"), 7 + u64::from(i));
+        make_store(&rt, &dir, i, uuid, 0).await;
+        let place = if i == 0 { first.clone() } else { Rc::new(RefCell::new((dir.clone(), uuid))) };
+        let named = place.clone();
         let open = move |rt: Rt| -> rt::LocalFuture<Result<Rc<dyn ObjectStore>, String>> {
-            let (place, config) = (place.clone(), FileStoreConfig { db_cache_bytes, ..FileStoreConfig::default() });
+            let place = place.borrow().0.clone();
+            let config = FileStoreConfig { db_cache_bytes, ..FileStoreConfig::default() };
             Box::pin(async move {
                 let store = FileStore::open(rt, Path::new(&place), Some(0x57a1), config, None).await;
                 store.map(|s| Rc::new(s) as Rc<dyn ObjectStore>).map_err(|e| e.to_string())
             })
         };
-        stores.push(OstStore::open(&rt, vec![dir.into()], open).await.unwrap());
+        let opened = OstStore::open(&rt, vec![dir.into()], open).await.unwrap();
+        stores.push(opened.named_by(move || Some(named.borrow().1)));
     }
     let tune: roles::TuneOst = Rc::new(|_| Ok(()));
     let (window, config) = (Duration::from_secs(10), OstConfig::default());
     let oss = roles::make_oss_of(&rt, stores, &world.key(), window, &config, &tune).unwrap();
-    roles::serve_oss(&rt, oss, &host.nid(7989), world.mds_nid(), &world.key()).unwrap()
+    let role = roles::serve_oss(&rt, oss, &host.nid(7989), world.mds_nid(), &world.key()).unwrap();
+    (rt, role)
 }
 
 /// A file on each of two OSTs, synced.
@@ -240,6 +259,75 @@ fn a_target_of_whose_database_pages_changed_by_themselves_stays_and_answers_eio_
             let params = before.get_params("obdfilter.stria-OST0000.store_failure");
             let text = String::from_utf8_lossy(&params[0].value).into_owned();
             assert!(text.contains("fsck --repair"), "seed {seed}: {text}");
+        });
+    }
+}
+
+/// Names a store as the first OST's; what the metadata server says.
+async fn replace_first(c: &Rc<Client>, id: u64, uuid: u64) -> MapChangeReply {
+    let (what, osts) = (MapChange::ReplaceOst, vec![OstIndex(0)]);
+    let q = MapChangeRequest { id, what, osts, uuid, ..MapChangeRequest::default() };
+    c.sessions().mdc().ask(Op::MapChange, &q).await.unwrap()
+}
+
+#[test]
+fn a_store_that_failed_for_good_is_replaced_while_its_server_and_the_clients_go_on() {
+    for seed in 0..4 {
+        let world = World::reopening(seed, 0);
+        let host = world.sim.host("oss");
+        let place = Rc::new(RefCell::new(("/ost0".to_string(), 7)));
+        let (rt, role) = world.sim.run(two_of(&world, &host, 1 << 20, &place));
+        let ((c, _), (other, _)) = (world.client_of(2), world.client_of(2));
+        world.run(Duration::from_secs(600), async {
+            let [lost, kept] = one_on_each(&c).await;
+            assert_eq!(read_all(&other, &open(&other, "0", 0).await, MIB).await, [1; 100_000], "seed {seed}");
+            assert_eq!(
+                replace_first(&c, 1, 900).await.errno,
+                FsError::Busy.errno() as u16,
+                "seed {seed}: it is in use"
+            );
+            host.set_disk_fault(FAILS);
+            c.data().write(&lost, 0, &[2; 50_000]).await.unwrap();
+            assert_eq!(c.data().fsync(&lost, false).await, Err(FsError::Io), "seed {seed}");
+            // Its server has said so to the metadata server, or does so now.
+            let mut reply = replace_first(&c, 2, 900).await;
+            for id in 3..40 {
+                if reply.errno == 0 {
+                    break;
+                }
+                world.sim.sleep(Duration::from_secs(1)).await;
+                reply = replace_first(&c, id, 900).await;
+            }
+            assert_eq!(reply.errno, 0, "seed {seed}: {}", String::from_utf8_lossy(&reply.why));
+            assert!(reply.lost_through > 0, "seed {seed}");
+            *place.borrow_mut() = ("/new0".into(), 900);
+            world.sim.sleep(Duration::from_secs(12)).await;
+            assert_eq!(role.oss.osts().len(), 1, "seed {seed}: the medium of before is not waited for");
+            host.set_disk_fault(WELL);
+            make_store(&rt, "/new0", 0, 900, reply.lost_through).await;
+            let since = world.sim.now();
+            while !role.oss.osts().iter().any(|o| o.store().identity().uuid == 900) {
+                assert!(world.sim.now().since(since) < Duration::from_secs(30), "seed {seed}: nobody opens it");
+                world.sim.sleep(Duration::from_millis(500)).await;
+            }
+            for client in [&c, &other] {
+                assert!(client.osts().answers(OstIndex(0), Duration::from_secs(30)).await, "seed {seed}");
+                let read = match client.open(&root(), lost.fid(), 0).await {
+                    Ok(file) => client.data().read(&file, 0, 100).await.map(|bytes| bytes.to_vec()),
+                    Err(e) => Err(e),
+                };
+                assert_eq!(read, Err(FsError::Io), "seed {seed}: what was lost");
+            }
+            assert_eq!(read_all(&other, &open(&other, "1", 0).await, MIB).await, [1; 100_000], "seed {seed}");
+            c.data().write(&kept, 0, &[5; 10]).await.unwrap();
+            c.data().fsync(&kept, false).await.unwrap();
+            for (client, name) in [(&c, "new"), (&other, "newer")] {
+                let file = create_on(client, name, 0).await;
+                client.data().write(&file, 0, &[9; 100_000]).await.unwrap();
+                client.data().fsync(&file, false).await.unwrap();
+            }
+            assert_eq!(read_all(&c, &open(&c, "newer", 0).await, MIB).await, [9; 100_000], "seed {seed}");
+            assert_eq!(read_all(&other, &open(&other, "new", 0).await, MIB).await, [9; 100_000], "seed {seed}");
         });
     }
 }

@@ -148,7 +148,7 @@ impl OssNode {
         match ended {
             Some(node) => Box::pin(node.close()).await,
             None => {
-                self.each(move |oss| oss.take_out(&name)).await;
+                self.each(move |oss| oss.let_go(&name)).await;
                 Ok(())
             }
         }

@@ -245,7 +245,7 @@ async fn salvage(stores: &impl Stores, whose: Whose) -> Result<bool, FsckError> 
         dir.display(),
         match whose {
             Whose::Mdt => "put a backup back there ('stria mdt restore')",
-            Whose::Ost(_) => "'stria mkfs --replace' gives its objects up",
+            Whose::Ost(_) => "'stria ost replace' gives its objects up",
         },
     );
     if saved.records == 0 {

@@ -9,8 +9,14 @@ use types::{FsError, OstIndex};
 use wire::connect::{MapChange, MapChangeReply, MapChangeRequest, OstFilesRequest};
 
 use crate::keys;
+use crate::kv::Key;
 use crate::mds::Mds;
 use crate::ost_pools::MapError;
+use crate::osts::precreate_row;
+use crate::record::PrecreateRow;
+
+/// A row of the store as it is to be.
+type Row = (Key, Option<Vec<u8>>);
 
 impl Mds {
     /// Carries a change out. What is refused is told in the reply.
@@ -20,8 +26,9 @@ impl Mds {
     pub(crate) async fn change_map(self: &Rc<Self>, q: &MapChangeRequest) -> Result<MapChangeReply, FsError> {
         if self.map.was_made(q.id) {
             self.store.sync().await?;
-            return Ok(MapChangeReply { epoch: self.map.epoch(), ..MapChangeReply::default() });
+            return Ok(self.changed(q));
         }
+        let mut rows = Vec::new();
         let changed = match q.what {
             MapChange::PoolNew => self.map.pool_new(&q.pool),
             MapChange::PoolAdd => self.map.pool_add(&q.pool, &q.osts),
@@ -29,25 +36,66 @@ impl Mds {
             MapChange::PoolDestroy => self.map.pool_destroy(&q.pool),
             MapChange::Close | MapChange::Open => self.change_closed(&q.osts, q.what == MapChange::Close),
             MapChange::RemoveOst => self.take_out(&q.osts).await?,
+            MapChange::ReplaceOst => {
+                for ost in &q.osts {
+                    self.look_at_ost(*ost).await;
+                }
+                self.replace_store(&q.osts, q.uuid).map(|r| rows = r)
+            }
         };
         let refused = |e: MapError| MapChangeReply {
             errno: e.kind().errno() as u16,
             why: e.to_string().as_str().into(),
             epoch: self.map.epoch(),
+            ..MapChangeReply::default()
         };
         if let Err(e) = changed {
             return Ok(refused(e));
         }
         self.map.note_change(q.id);
         self.pools.borrow_mut().set_members(crate::ost_pools::members(&self.map.map().pools));
-        let gone = q.osts.iter().filter(|_| q.what == MapChange::RemoveOst).flat_map(|ost| self.untend_ost(*ost));
-        let map = (keys::plain(keys::CLUSTER_MAP), Some(wire::encode(&self.map.map())));
-        self.store.apply(gone.chain([map]).collect::<Vec<_>>(), 0, 0);
+        rows.extend(q.osts.iter().filter(|_| q.what == MapChange::RemoveOst).flat_map(|ost| self.untend_ost(*ost)));
+        rows.push((keys::plain(keys::CLUSTER_MAP), Some(wire::encode(&self.map.map()))));
+        self.store.apply(rows, 0, 0);
         self.store.sync().await?;
         tracing::info!(what = ?q.what, pool = %String::from_utf8_lossy(&q.pool), osts = ?q.osts, "the cluster map was changed");
         self.pool_filled.notify();
         self.tell_clients();
-        Ok(MapChangeReply { epoch: self.map.epoch(), ..MapChangeReply::default() })
+        Ok(self.changed(q))
+    }
+
+    /// The answer to a change that is made.
+    fn changed(&self, q: &MapChangeRequest) -> MapChangeReply {
+        let replaced = q.osts.first().filter(|_| q.what == MapChange::ReplaceOst);
+        let lost_through = replaced.and_then(|ost| Some(self.pools.borrow().get(*ost)?.last_given()));
+        MapChangeReply {
+            epoch: self.map.epoch(),
+            lost_through: lost_through.unwrap_or_default(),
+            ..MapChangeReply::default()
+        }
+    }
+
+    /// A new store, which nobody serves yet, takes the place of the one that an OST has lost. Objects that the lost one may have held are not
+    /// given out again, and those that were to be destroyed there are the log's no longer. The changed rows of the store.
+    fn replace_store(self: &Rc<Self>, osts: &[OstIndex], uuid: u64) -> Result<Vec<Row>, MapError> {
+        let [ost] = *osts else { return Err(MapError::Nothing) };
+        match self.map.store_of(ost) {
+            None => return Err(MapError::NoOst(ost)),
+            Some(has) if has == uuid || uuid == 0 => return Err(MapError::SameStore(ost)),
+            Some(_) => {}
+        }
+        let pool = self.pools.borrow().get(ost).cloned().unwrap_or_default();
+        if self.is_in_service(ost) && !pool.has_failed() {
+            return Err(MapError::Serves(ost));
+        }
+        let entry = self.map.replace_store(ost, uuid)?;
+        let mut rows = self.untend_ost(ost);
+        let lost = pool.last_given();
+        let row = PrecreateRow { last_used: lost, ceiling: lost, ..PrecreateRow::default() };
+        self.pools.borrow_mut().add(ost, self.map.is_active(ost), &row);
+        rows.extend(self.pools.borrow().get(ost).map(|p| (keys::precreate(ost), Some(precreate_row(p)))));
+        self.tend_ost(&entry);
+        Ok(rows)
     }
 
     /// No objects are given out of an OST any more, or they are again.

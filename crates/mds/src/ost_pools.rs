@@ -7,7 +7,7 @@ use std::fmt;
 
 use layout::{PoolError, PoolName};
 use types::{FsError, OstIndex};
-use wire::connect::OstPool;
+use wire::connect::{OstEntry, OstPool};
 
 use crate::config_service::{ConfigService, RemovedOst};
 
@@ -37,6 +37,10 @@ pub enum MapError {
     NoMembers(PoolName, Vec<OstIndex>),
     /// It is the last OST.
     LastOst(OstIndex),
+    /// The store that is to be an OST's is so already, or none is named.
+    SameStore(OstIndex),
+    /// Its server has a session, and its store has not failed.
+    Serves(OstIndex),
     /// Files have objects there.
     HasFiles {
         /// The OST.
@@ -70,6 +74,12 @@ impl fmt::Display for MapError {
             MapError::LastOst(o) => {
                 write!(f, "OST {} is the last one of this file system: add another one before it goes", o.0)
             }
+            MapError::SameStore(o) => write!(f, "no other store is named for OST {}", o.0),
+            MapError::Serves(o) => write!(
+                f,
+                "OST {n} is served, and its store has not failed: a store that is in use is not replaced. Stop its server first; 'stria ost drain {n}' empties an OST whose disk is still good",
+                n = o.0
+            ),
             MapError::HasFiles { ost, files, first } => write!(
                 f,
                 "{files} files have objects on OST {n}, {first} for one: 'stria ost drain {n}' moves them, 'stria ost files {n}' lists them",
@@ -86,12 +96,12 @@ impl MapError {
     pub fn kind(&self) -> FsError {
         match self {
             MapError::Name(PoolError::TooLong(_)) => FsError::NameTooLong,
-            MapError::Name(_) | MapError::Nothing => FsError::Invalid,
+            MapError::Name(_) | MapError::Nothing | MapError::SameStore(_) => FsError::Invalid,
             MapError::PoolExists(_) | MapError::Members(..) => FsError::Exists,
             MapError::NoPool(_) | MapError::NoOst(_) | MapError::NoMembers(..) => FsError::NotFound,
             MapError::TooManyPools => FsError::NoSpace,
             MapError::NotEmpty(..) | MapError::HasFiles { .. } => FsError::NotEmpty,
-            MapError::LastOst(_) => FsError::Busy,
+            MapError::LastOst(_) | MapError::Serves(_) => FsError::Busy,
         }
     }
 }
@@ -242,6 +252,26 @@ impl ConfigService {
         map.pools.iter_mut().for_each(|p| p.osts.retain(|o| *o != ost));
         map.epoch += 1;
         Ok(())
+    }
+    /// Another store takes the place of the one that an OST had; nobody serves it yet. Its entry as it is now.
+    ///
+    /// # Errors
+    /// There is no such OST.
+    pub fn replace_store(&self, ost: OstIndex, uuid: u64) -> Result<OstEntry, MapError> {
+        let entry = {
+            let mut map = self.map.borrow_mut();
+            map.epoch += 1;
+            let entry = map.osts.iter_mut().find(|e| e.ost == ost).ok_or(MapError::NoOst(ost))?;
+            entry.uuid = uuid;
+            entry.clone()
+        };
+        self.set_away(ost, true);
+        Ok(entry)
+    }
+    /// Which store an OST has.
+    #[must_use]
+    pub fn store_of(&self, ost: OstIndex) -> Option<u64> {
+        self.map.borrow().osts.iter().find(|e| e.ost == ost).map(|e| e.uuid)
     }
     /// Whether the change with this number was the last one; 0 never was.
     pub(crate) fn was_made(&self, id: u64) -> bool {

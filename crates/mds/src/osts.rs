@@ -34,6 +34,8 @@ const STATFS_INTERVAL: Duration = Duration::from_secs(10);
 const FORGET_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause after a request to an OST failed.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// How long an OST that is about to be replaced has to say that it is well.
+const LOOK_WITHIN: Duration = Duration::from_secs(2);
 
 /// Requests to one OST.
 pub trait OstPort {
@@ -268,6 +270,20 @@ impl Mds {
         for link in self.osts.links.borrow().values() {
             link.kick.notify();
         }
+    }
+    /// Asks an OST how it is, for a moment: that its server has just died, or its store has failed, is known afterwards.
+    pub(crate) async fn look_at_ost(&self, ost: OstIndex) {
+        let link = self.osts.links.borrow().get(&ost).cloned();
+        let Some(link) = link else { return };
+        let port = link.port.borrow().clone();
+        if let Some(port) = port.filter(|p| p.is_in_service()) {
+            // Whatever it says, or does not.
+            let _ = self.rt.timeout(LOOK_WITHIN, self.ask_space(&link, &*port)).await;
+        }
+    }
+    /// Whether an OST has a session with this server.
+    pub(crate) fn is_in_service(&self, ost: OstIndex) -> bool {
+        self.osts.links.borrow().get(&ost).is_some_and(|l| l.is_in_service())
     }
     /// Whether this OST says itself, in a session that goes on, that no file can be made there. One that is away may be a
     /// better one when it comes.

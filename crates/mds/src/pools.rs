@@ -61,6 +61,16 @@ impl Pool {
         let (last_used, ceiling, newer) = (self.used, self.ceiling, self.newer);
         PrecreateRow { last_used, ceiling, newer, ..PrecreateRow::default() }.with_unreplayed(&self.unreplayed)
     }
+    /// The highest object that may have been given out; 0: none.
+    #[must_use]
+    pub fn last_given(&self) -> u32 {
+        self.ceiling.max(self.used)
+    }
+    /// Whether the OST said last that its store has failed.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.state & 1 << 1 != 0
+    }
     /// Objects ready.
     #[must_use]
     pub fn ready(&self) -> u32 {

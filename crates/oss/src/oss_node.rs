@@ -22,6 +22,8 @@ pub struct Oss {
     osts: RefCell<Vec<Rc<Ost>>>,
     /// Targets that were taken out and are not back.
     away: RefCell<BTreeSet<String>>,
+    /// Targets whose stores somebody opens again when they fail.
+    kept: RefCell<BTreeSet<String>>,
 }
 
 impl Oss {
@@ -31,7 +33,8 @@ impl Oss {
     /// A sentence when the cache policy does not exist.
     pub fn new(rt: Rt, server: Rc<Server>, config: &OstConfig) -> Result<Oss, String> {
         let cache = crate::page_cache::shared(&rt, &config.cache_policy, config.cache_bytes, &config.cache_keys)?;
-        Ok(Oss { rt, server, cache, heads: Heads::default(), osts: RefCell::default(), away: RefCell::default() })
+        let (heads, osts) = (Heads::default(), RefCell::default());
+        Ok(Oss { rt, server, cache, heads, osts, away: RefCell::default(), kept: RefCell::default() })
     }
 
     /// Starts a target over an open store: it answers from now on. Clients that miss a lock callback are evicted
@@ -77,6 +80,20 @@ impl Oss {
             self.cache.borrow_mut().drop_ost(index);
             self.away.borrow_mut().insert(target.to_string());
         }
+    }
+    /// Whoever asks opens the store of a target again when that has failed, as long as [`Oss::is_kept`].
+    pub fn keep(&self, target: &str) {
+        self.kept.borrow_mut().insert(target.to_string());
+    }
+    /// Whether a target's store is opened again when it has failed.
+    #[must_use]
+    pub fn is_kept(&self, target: &str) -> bool {
+        self.kept.borrow().contains(target)
+    }
+    /// Takes a target out for good: nobody opens its store again here.
+    pub fn let_go(&self, target: &str) {
+        self.kept.borrow_mut().remove(target);
+        self.take_out(target);
     }
     /// Targets that were taken out and are not back, by name.
     #[must_use]

@@ -305,10 +305,19 @@ impl Import {
         }
     }
     /// The target is this store and no other (0: any): a server that answers with another one gets no request, and
-    /// requests fail with `Io` meanwhile.
+    /// requests fail with `Io` meanwhile. A session with another one ends.
     pub fn expect_store(&self, uuid: u64) {
-        if self.uuid.replace(uuid) != uuid && self.foreign.replace(false) {
+        if self.uuid.replace(uuid) == uuid {
+            return;
+        }
+        if self.foreign.replace(false) {
             self.changed.notify();
+        }
+        let (of_session, _) = self.epoch.get();
+        if ![0, of_session].contains(&uuid)
+            && let Some(sink) = self.sink.borrow_mut().take()
+        {
+            sink.close();
         }
     }
     /// Gives the target up: requests that wait and all later ones fail with `Io`, nothing connects. What is kept for

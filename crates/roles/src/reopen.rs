@@ -15,6 +15,9 @@
 //! Other targets of the process go on. A store that another server has, or a metadata store with a record that is damaged, is left as
 //! it is, and so is one of whose database a page turned out not to be what was written: it answers EIO until `stria fsck --repair`.
 //! One whose database turns out to be damaged when it is opened again stays out, and is tried again.
+//!
+//! A target of whose store the cluster says by now that another one has taken its place ([`OstStore::named_by`]) is not waited for: that one is
+//! opened instead.
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
@@ -59,6 +62,10 @@ pub(crate) trait Seat {
     fn is_over(&self) -> bool;
     /// Why its store failed; nothing where it is another server's now.
     fn failure(&self) -> Option<Failure>;
+    /// Whether another store is to be opened in its place, whatever becomes of the medium of this one.
+    fn is_replaced(&self) -> bool {
+        false
+    }
     /// Says in the target's parameters what is done about it.
     fn note_mending(&self, text: &str);
     /// Takes it out of its server.
@@ -91,7 +98,11 @@ pub(crate) async fn keep(rt: Rt, seat: Rc<dyn Seat>, dirs: Vec<PathBuf>, mut gro
             Some(Failure::Medium(why)) => why,
             Some(Failure::Damage) => {
                 tracing::error!(target = name, "{DAMAGED}");
-                return seat.note_mending(DAMAGED);
+                seat.note_mending(DAMAGED);
+                if !until_replaced(&rt, &*seat).await {
+                    return;
+                }
+                "its database is damaged".into()
             }
         };
         tracing::warn!(
@@ -122,7 +133,18 @@ pub(crate) async fn keep(rt: Rt, seat: Rc<dyn Seat>, dirs: Vec<PathBuf>, mut gro
     }
 }
 
-/// Probes until all goes well; false when the server ended first.
+/// Waits until another store is to take the place of this one; false when the server ended first.
+async fn until_replaced(rt: &Rt, seat: &dyn Seat) -> bool {
+    while !seat.is_replaced() {
+        if seat.is_over() {
+            return false;
+        }
+        rt.sleep(LOOK_EVERY).await;
+    }
+    true
+}
+
+/// Probes until all goes well, or another store is there; false when the server ended first.
 async fn until_well(rt: &Rt, seat: &dyn Seat, dirs: &[PathBuf], pauses: &mut Pauses) -> bool {
     let mut told = String::new();
     loop {
@@ -136,6 +158,9 @@ async fn until_well(rt: &Rt, seat: &dyn Seat, dirs: &[PathBuf], pauses: &mut Pau
             return false;
         }
         let Err(why) = probed else { return true };
+        if seat.is_replaced() {
+            return true;
+        }
         let pause = pauses.next();
         seat.note_mending(&format!("tried again every {} s: {why}", pause.as_secs()));
         if told != why {
@@ -181,6 +206,8 @@ async fn until_open(rt: &Rt, seat: &dyn Seat, times: u64, pauses: &mut Pauses) -
     None
 }
 
+/// The store that is an OST's now.
+type Named = Rc<dyn Fn() -> Option<u64>>;
 /// Opens an OST's store, with tasks in the group behind the handle that it is given.
 type OpenOst = Box<dyn Fn(Rt) -> LocalFuture<Result<Rc<dyn ObjectStore>, String>>>;
 /// Sets what can only be set on a target that runs.
@@ -191,6 +218,7 @@ pub struct OstStore {
     store: Rc<dyn ObjectStore>,
     dirs: Vec<PathBuf>,
     open: OpenOst,
+    named: Named,
     rt: Rt,
     group: Group,
 }
@@ -212,7 +240,13 @@ impl OstStore {
             let opened = open(rt);
             Box::pin(async move { opened.await.map_err(|e| e.to_string()) })
         });
-        Ok(OstStore { store, dirs, open, rt: inner, group })
+        Ok(OstStore { store, dirs, open, named: Rc::new(|| None), rt: inner, group })
+    }
+    /// `named` says which store (its uuid) is the OST's by now, as the cluster has it: when that is another one and this one has failed, `open`
+    /// is asked to open it at once.
+    #[must_use]
+    pub fn named_by(self, named: impl Fn() -> Option<u64> + 'static) -> OstStore {
+        OstStore { named: Rc::new(named), ..self }
     }
 }
 
@@ -222,6 +256,7 @@ struct OstSeat {
     config: OstConfig,
     tune: TuneOst,
     open: OpenOst,
+    named: Named,
 }
 
 impl OstSeat {
@@ -235,7 +270,11 @@ impl Seat for OstSeat {
         self.target.clone()
     }
     fn is_over(&self) -> bool {
-        self.oss.upgrade().is_none_or(|oss| oss.server().is_stopping())
+        self.oss.upgrade().is_none_or(|oss| oss.server().is_stopping() || !oss.is_kept(&self.target))
+    }
+    fn is_replaced(&self) -> bool {
+        let served = self.ost().map(|ost| ost.store().identity().uuid);
+        served.is_some_and(|served| (self.named)().is_some_and(|named| named != served))
     }
     fn failure(&self) -> Option<Failure> {
         let ost = self.ost()?;
@@ -278,12 +317,13 @@ pub(crate) fn seat(
     config: &OstConfig,
     tune: &TuneOst,
 ) -> Result<(), RoleError> {
-    for OstStore { store, dirs, open, rt: inner, group } in stores {
+    for OstStore { store, dirs, open, named, rt: inner, group } in stores {
         let target = store.identity().target();
         let ost = oss.add_in(&inner, store, config.clone()).map_err(RoleError)?;
         tune(&ost).map_err(RoleError)?;
+        oss.keep(&target);
         let (config, tune) = (config.clone(), tune.clone());
-        let seat = OstSeat { oss: Rc::downgrade(oss), target, config, tune, open };
+        let seat = OstSeat { oss: Rc::downgrade(oss), target, config, tune, open, named };
         rt.spawn(keep(rt.clone(), Rc::new(seat), dirs, group));
     }
     Ok(())

@@ -601,6 +601,8 @@ pub struct Oss {
 pub enum OstVerb {
     /// Add targets to a cluster, also while it runs: new files use them at once
     Add(OstAdd),
+    /// Make a new store for a target whose own is lost, also while the cluster runs; what the lost one held is lost
+    Replace(OstReplace),
     /// Empty a target: no new files there, and its files move to the others while programs use them
     Drain(OstDrain),
     /// Take an empty target out of the cluster for good; its index is not used again
@@ -627,6 +629,22 @@ pub struct OstAdd {
     /// File with the administrator's key (keys/admin.key of the metadata server's directory), for a machine that has no DIR yet
     #[arg(long, value_name = "FILE", requires = "mds")]
     pub key: Option<PathBuf>,
+    /// Settings.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// Arguments of `ost replace`.
+#[derive(Args, Debug)]
+pub struct OstReplace {
+    /// Index or name of the target
+    pub ost: String,
+    /// Directory of the cluster on the machine of the target; its place there (DIR/ostN) is empty or missing
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// Address of the metadata server, where that is on another machine
+    #[arg(long, value_name = "ADDRESS")]
+    pub mds: Option<String>,
     /// Settings.
     #[command(flatten)]
     pub settings: Settings,

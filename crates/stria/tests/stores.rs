@@ -4,10 +4,12 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use support::up::Up;
-use support::{can_mount, good, refused, text};
+use support::{Cluster, Daemon, can_mount, good, refused, stria, text};
 
 fn error_of<T: std::fmt::Debug>(done: std::io::Result<T>) -> i32 {
     done.unwrap_err().raw_os_error().unwrap()
@@ -40,7 +42,7 @@ fn an_ost_that_is_not_in_its_place_is_said_and_answers_eio_and_the_rest_works() 
                 fs::create_dir(up.store("ost1")).unwrap();
             }
             let said = up.start(mode);
-            assert!(said.contains("OST 1: its store is not in") && said.contains("--replace 1"), "{said}");
+            assert!(said.contains("OST 1: its store is not in") && said.contains("ost replace 1"), "{said}");
             let shown = good(&["status", text(&up.at(""))]);
             assert!(shown.contains("OST 1: its store is not in") && shown.contains("deactivated"), "{shown}");
             assert_eq!(fs::read(up.at("here")).unwrap(), b"zero");
@@ -207,4 +209,162 @@ fn a_lost_ost_is_replaced_and_its_objects_are_known_as_lost() {
     up.stop();
     let (code, said) = up.fsck();
     assert!(code == 0, "{said}");
+}
+
+/// Goes on as long as the file system does: a program beside which a store is replaced.
+fn beside<T>(up: &Up, work: impl FnOnce() -> T) -> T {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let program = s.spawn(|| {
+            let mut turns = 0_u64;
+            while !over.load(Ordering::Relaxed) || turns == 0 {
+                let bytes = turns.to_le_bytes().repeat(2000);
+                fs::write(up.at("beside"), &bytes).unwrap();
+                assert_eq!(fs::read(up.at("beside")).unwrap(), bytes);
+                turns += 1;
+            }
+        });
+        let done = work();
+        over.store(true, Ordering::Relaxed);
+        program.join().unwrap();
+        done
+    })
+}
+
+#[test]
+fn a_lost_ost_is_replaced_while_programs_go_on() {
+    if !can_mount() {
+        return;
+    }
+    for mode in [&["--processes"][..], &[]] {
+        let mut up = Up::new();
+        up.start(&[&["--osts", "3"], mode].concat());
+        up.file_on("beside", 0, b"kept");
+        up.file_on("lost", 1, &[7; 100_000]);
+        let dir = up.cluster();
+        let (code, said) = refused(&["ost", "replace", "1", "--dir", &dir]);
+        assert!(code == libc::ENOTEMPTY && said.contains("the store of this OST is there"), "{code} {said}");
+        let (code, said) = refused(&["ost", "replace", "3", "--dir", &dir]);
+        assert!(code == libc::ENOENT && said.contains("has 3 OSTs"), "{code} {said}");
+        let old = up.dir.path().join("old");
+        fs::rename(up.store("ost2"), &old).unwrap();
+        let (code, said) = refused(&["ost", "replace", "2", "--dir", &dir]);
+        assert!(code == libc::EBUSY && said.contains("has not failed"), "a store in use: {code} {said}");
+        assert!(!up.store("ost2").exists(), "nothing was made");
+        fs::rename(&old, up.store("ost2")).unwrap();
+        up.stop();
+        fs::rename(up.store("ost1"), &old).unwrap();
+        up.start(mode);
+        let shown = good(&["status", text(&up.at(""))]);
+        assert!(shown.contains("ost replace 1"), "{shown}");
+        let said = beside(&up, || good(&["ost", "replace", "OST0001", "--dir", &dir]));
+        assert!(said.contains("OST 1 of 'stria' takes files") && said.contains("ost files 1"), "{said}");
+        let listed = good(&["ost", "files", "1", text(&up.at(""))]);
+        assert!(listed.contains("lost\n"), "{listed}");
+        up.file_on("new", 1, b"on the new store");
+        assert_eq!(fs::read(up.at("new")).unwrap(), b"on the new store");
+        answers_eio(&up.at("lost"));
+        let shown = good(&["status", text(&up.at(""))]);
+        assert!(!shown.contains("degraded") && !shown.contains("ost replace"), "{shown}");
+        up.stop();
+        let (code, said) = up.fsck();
+        assert!(code == 4 && said.contains("is lost with the store that its OST had before"), "{code} {said}");
+        up.start(mode);
+        assert_eq!(fs::read(up.at("new")).unwrap(), b"on the new store");
+        fs::remove_file(up.at("lost")).unwrap();
+        up.stop();
+        let (code, said) = up.fsck();
+        assert!(code == 0, "{said}");
+    }
+}
+
+#[test]
+fn a_replacement_that_was_interrupted_is_given_again_and_a_stopped_cluster_gets_one_too() {
+    if !can_mount() {
+        return;
+    }
+    let mut up = Up::new();
+    up.start(&["--osts", "2"]);
+    up.file_on("lost", 1, &[7; 100_000]);
+    up.stop();
+    let (old, dir) = (up.dir.path().join("old"), up.cluster());
+    fs::rename(up.store("ost1"), &old).unwrap();
+    let before = fs::read(up.store("cluster.toml")).unwrap();
+    let said = good(&["ost", "replace", "1", "--dir", &dir]);
+    assert!(said.contains("from the next start on"), "{said}");
+    // Killed before the new store was written down, and then given again while the cluster runs.
+    fs::write(up.store("cluster.toml"), &before).unwrap();
+    let said = up.start(&[]);
+    assert!(said.contains("an old disk?"), "{said}");
+    good(&["ost", "replace", "1", "--dir", &dir]);
+    up.file_on("new", 1, b"new");
+    answers_eio(&up.at("lost"));
+    up.stop();
+    up.start(&[]);
+    assert_eq!(fs::read(up.at("new")).unwrap(), b"new");
+    // Killed before the new store was made: the map names one that nobody has.
+    up.stop();
+    fs::rename(up.store("ost1"), up.dir.path().join("second")).unwrap();
+    up.start(&[]);
+    let file = up.store("ost1");
+    fs::write(&file, b"in the way").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let (code, said) = refused(&["ost", "replace", "1", "--dir", &dir]);
+    assert!(code != 0 && said.contains("OST 1"), "{code} {said}");
+    fs::remove_file(&file).unwrap();
+    good(&["ost", "replace", "1", "--dir", &dir]);
+    up.file_on("newer", 1, b"newer");
+    answers_eio(&up.at("new"));
+    up.stop();
+}
+
+#[test]
+fn a_server_of_a_machine_serves_the_store_that_replaced_a_lost_one() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(2);
+    let (a, b) = (c.mount("a", &[]), c.mount("b", &[]));
+    let dir = c.path("c");
+    for (name, ost) in [("kept", 0), ("lost", 1)] {
+        good(&["setstripe", "-c", "1", "-i", &ost.to_string(), text(&a.join(name))]);
+        fs::write(a.join(name), [7; 100_000]).unwrap();
+    }
+    assert_eq!(fs::read(b.join("lost")).unwrap(), [7; 100_000]);
+    let held = fs::OpenOptions::new().write(true).open(b.join("lost")).unwrap();
+    c.oss[1].as_mut().unwrap().kill();
+    fs::rename(format!("{dir}/ost1"), c.dir.path().join("old")).unwrap();
+    let said = good(&["ost", "replace", "1", "--dir", &dir]);
+    assert!(said.contains("when its server is started again"), "{said}");
+    let log = c.dir.path().join("all.log");
+    c.oss[0].as_mut().unwrap().kill();
+    let mut all = Daemon::start(&["oss", "--dir", &dir, "--ost", "all"], &log);
+    for (at, name) in [(&a, "from a"), (&b, "from b")] {
+        let place = at.join(name);
+        let line = ["setstripe", "-c", "1", "-i", "1", text(&place)];
+        // The metadata server has it in use again a moment after it was started.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while !stria(&line).status.success() {
+            assert!(std::time::Instant::now() < until, "{}", String::from_utf8_lossy(&stria(&line).stderr));
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        fs::write(at.join(name), b"new").unwrap();
+    }
+    assert_eq!(fs::read(b.join("from a")).unwrap(), b"new");
+    let wrote = std::io::Write::write_all(&mut &held, b"x").and_then(|()| held.sync_all());
+    assert_eq!(error_of(wrote), libc::EIO, "an open of before");
+    answers_eio(&a.join("lost"));
+    assert_eq!(fs::read(a.join("kept")).unwrap(), [7; 100_000]);
+    // Without a server to be started again: the one of all stores takes it in.
+    all.kill();
+    fs::rename(format!("{dir}/ost1"), c.dir.path().join("second")).unwrap();
+    let mut all = Daemon::start(&["oss", "--dir", &dir, "--ost", "all"], &log);
+    let said = good(&["ost", "replace", "1", "--dir", &dir]);
+    assert!(said.contains("OST 1 of 'stria' takes files"), "{said}");
+    good(&["setstripe", "-c", "1", "-i", "1", text(&b.join("newest"))]);
+    fs::write(b.join("newest"), b"newest").unwrap();
+    assert_eq!(fs::read(a.join("newest")).unwrap(), b"newest");
+    assert!(all.is_running());
+    c.mounts.iter_mut().for_each(|(_, mount)| mount.kill());
+    drop(all);
 }

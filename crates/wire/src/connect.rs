@@ -26,7 +26,8 @@ byte_enum! {
         PoolDestroy = 3, /// No more objects are given out of OSTs; their files stay.
         Close = 4, /// Objects are given out of OSTs again.
         Open = 5, /// An OST that no file has objects on leaves the cluster.
-        RemoveOst = 6, }
+        RemoveOst = 6, /// A new store takes the place of the one that an OST has lost; what that held is lost.
+        ReplaceOst = 7, }
 }
 
 message! {
@@ -163,6 +164,8 @@ message! {
         pool: Bytes,
         /// The OSTs that it is about.
         osts: Vec<OstIndex>,
+        /// The store that takes the OST's place (`ReplaceOst`); otherwise 0.
+        uuid: u64,
     }
     /// `MapChange` reply. What is answered is on stable storage.
     MapChangeReply {
@@ -172,6 +175,8 @@ message! {
         why: Bytes,
         /// Epoch of the map.
         epoch: u64,
+        /// Highest object that the lost store may have held (`ReplaceOst`): the new one answers for all up to it that they are lost.
+        lost_through: u32,
     }
     /// `OstFiles` request: a page of the files that have objects on an OST.
     OstFilesRequest {

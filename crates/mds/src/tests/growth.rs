@@ -2,17 +2,22 @@
 use layout::{LayoutSpec, PoolChoice, PoolName};
 use types::{Fid, FsError, OstIndex};
 use wire::Op;
-use wire::connect::{MapChange, MapChangeReply, MapChangeRequest, OstFilesReply, OstFilesRequest};
+use wire::connect::{
+    ConfigReply, MapChange, MapChangeReply, MapChangeRequest, OstEntry, OstFilesReply, OstFilesRequest, RegisterRequest,
+};
 
-use super::harness::Fs;
+use super::harness::{Fs, entry};
 
 const ROOT: Fid = Fid::ROOT;
 
 fn change(fs: &Fs, id: u64, what: MapChange, pool: &str, osts: &[u16]) -> Result<(), (i32, String)> {
-    let q = MapChangeRequest { id, what, pool: pool.into(), osts: osts.iter().map(|o| OstIndex(*o)).collect() };
-    let r: MapChangeReply = fs.call(Op::MapChange, &q).unwrap();
+    let osts = osts.iter().map(|o| OstIndex(*o)).collect();
+    made(fs, &MapChangeRequest { id, what, pool: pool.into(), osts, uuid: 0 }).map(|_| ())
+}
+fn made(fs: &Fs, q: &MapChangeRequest) -> Result<MapChangeReply, (i32, String)> {
+    let r: MapChangeReply = fs.call(Op::MapChange, q).unwrap();
     match r.errno {
-        0 => Ok(()),
+        0 => Ok(r),
         errno => Err((i32::from(errno), String::from_utf8_lossy(&r.why).into_owned())),
     }
 }
@@ -109,4 +114,59 @@ fn an_ost_leaves_when_no_file_has_objects_there_and_nothing_of_it_is_left() {
     let kv: std::rc::Rc<dyn crate::MetaKv> = fs.kv.clone();
     let report = fs.world.run(crate::check::check(&kv)).unwrap();
     assert!(report.findings.is_empty(), "{:?}", report.findings);
+}
+
+#[test]
+fn a_new_store_takes_the_place_of_a_lost_one_while_the_server_runs_and_gets_objects_of_its_own() {
+    let fs = Fs::new();
+    let d = fs.mkdir(ROOT, "d").unwrap();
+    let files: Vec<Fid> = (0..40).map(|i| fs.create(d, &format!("f{i}")).unwrap()).collect();
+    let object_on_1 =
+        |fs: &Fs, f: Fid| layout_of(fs, f).objects().first().filter(|o| o.ost.0 == 1).map(|o| o.object.0.oid);
+    let lost: Vec<u32> = files.iter().filter_map(|f| object_on_1(&fs, *f)).collect();
+    assert!(lost.len() > 5);
+    let ask = |id, ost, uuid| MapChangeRequest {
+        id,
+        what: MapChange::ReplaceOst,
+        osts: vec![OstIndex(ost)],
+        uuid,
+        ..MapChangeRequest::default()
+    };
+    let (errno, why) = made(&fs, &ask(1, 1, 900)).unwrap_err();
+    assert!(errno == FsError::Busy.errno() && why.contains("has not failed"), "a store in use: {why}");
+    assert!(files[..4].iter().any(|f| ost_of(&fs, *f) == 1), "one of those that are removed");
+    *fs.osts.down.borrow_mut() = true;
+    for name in ["f0", "f1", "f2", "f3"] {
+        fs.unlink(d, name).unwrap();
+    }
+    assert_eq!(made(&fs, &ask(2, 7, 900)).unwrap_err().0, FsError::NotFound.errno());
+    assert_eq!(made(&fs, &ask(3, 1, 101)).unwrap_err().0, FsError::Invalid.errno(), "the store that it has");
+    assert_eq!(made(&fs, &ask(4, 1, 0)).unwrap_err().0, FsError::Invalid.errno());
+    let through = made(&fs, &ask(5, 1, 900)).unwrap().lost_through;
+    assert!(lost.iter().all(|oid| *oid <= through), "{lost:?} {through}");
+    assert!(!fs.mds.map.is_active(OstIndex(1)), "nobody serves it yet");
+    let fs = fs.crash();
+    assert_eq!(made(&fs, &ask(5, 1, 900)).unwrap().lost_through, through, "the same request");
+    let stores = fs.mds.map.map().osts.iter().map(|e| (e.ost.0, e.uuid)).collect::<Vec<_>>();
+    assert_eq!(stores, [(0, 100), (1, 900)]);
+    *fs.osts.down.borrow_mut() = false;
+    fs.osts.last.borrow_mut().remove(&OstIndex(1));
+    let old = RegisterRequest { entry: entry(1), cluster: 77 };
+    let refused = fs.call::<_, ConfigReply>(Op::Register, &old);
+    assert_eq!(refused.unwrap_err(), FsError::Exists, "the old store comes back");
+    let new = RegisterRequest { entry: OstEntry { uuid: 900, nid: "local:y".into(), ..entry(1) }, cluster: 77 };
+    let _: ConfigReply = fs.call(Op::Register, &new).unwrap();
+    fs.world.settle();
+    fs.pass(5);
+    let made_now: Vec<Fid> = (0..40).map(|i| fs.create(d, &format!("g{i}")).unwrap()).collect();
+    let given: Vec<u32> = made_now.iter().filter_map(|f| object_on_1(&fs, *f)).collect();
+    assert!(given.len() > 5 && given.iter().all(|oid| *oid > through), "{given:?} {through}");
+    fs.pass(20);
+    fs.sync();
+    let kv: std::rc::Rc<dyn crate::MetaKv> = fs.kv.clone();
+    let report = fs.world.run(crate::check::check(&kv)).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+    let destroyed = fs.osts.destroyed.borrow();
+    let of_before = |o: &&types::ObjectId| o.0.seq == types::ObjectId::seq_of(OstIndex(1)) && o.0.oid <= through;
+    assert_eq!(destroyed.iter().find(of_before), None, "what was lost is not destroyed");
 }

@@ -101,7 +101,7 @@ pub fn options(hash_mask: u64) -> MkfsOptions {
     }
 }
 
-fn entry(ost: u16) -> OstEntry {
+pub fn entry(ost: u16) -> OstEntry {
     let target = format!("fs-OST{ost:04x}");
     OstEntry {
         ost: OstIndex(ost),

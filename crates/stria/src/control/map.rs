@@ -11,7 +11,7 @@ use super::params::NEEDS_ADMINISTRATOR;
 use super::shard::{MAP_WAIT, Shard, refusal};
 
 /// Changes by the names that tools give them.
-const CHANGES: [(&str, MapChange); 7] = [
+const CHANGES: [(&str, MapChange); 8] = [
     ("pool_new", MapChange::PoolNew),
     ("pool_add", MapChange::PoolAdd),
     ("pool_remove", MapChange::PoolRemove),
@@ -19,6 +19,7 @@ const CHANGES: [(&str, MapChange); 7] = [
     ("close", MapChange::Close),
     ("open", MapChange::Open),
     ("remove_ost", MapChange::RemoveOst),
+    ("replace_ost", MapChange::ReplaceOst),
 ];
 
 impl Shard {
@@ -35,6 +36,7 @@ impl Shard {
             "dir": self.facts.dir,
             "pools": pools.collect::<Vec<_>>(),
             "osts": map.osts.iter().map(|o| o.ost.0).collect::<Vec<_>>(),
+            "stores": map.osts.iter().map(|o| format!("{:016x}", o.uuid)).collect::<Vec<_>>(),
             "inactive": map.osts.iter().filter(|o| !o.active).map(|o| o.ost.0).collect::<Vec<_>>(),
             "closed": indices(&map.closed),
             "removed": indices(&map.removed),
@@ -51,12 +53,12 @@ impl Shard {
         let osts = osts.iter().filter_map(|o| u16::try_from(o.as_u64()?).ok()).map(OstIndex).collect();
         let pool = request["pool"].as_str().unwrap_or_default().into();
         let id = self.client.rt().random().max(1);
-        let question = MapChangeRequest { id, what: *what, pool, osts };
+        let question = MapChangeRequest { id, what: *what, pool, osts, uuid: request["uuid"].as_u64().unwrap_or(0) };
         let answer: Result<MapChangeReply, FsError> = self.client.sessions().mdc().ask(Op::MapChange, &question).await;
         match answer {
             Ok(reply) if reply.errno == 0 => {
                 self.look_at_map(MAP_WAIT).await;
-                json!({"epoch": reply.epoch})
+                json!({"epoch": reply.epoch, "lost_through": reply.lost_through})
             }
             Ok(reply) => refusal(&text_of(&reply.why), i32::from(reply.errno)),
             Err(FsError::NotPermitted) => refusal(NEEDS_ADMINISTRATOR, libc::EPERM),

@@ -34,8 +34,8 @@ pub struct Facts {
     pub transport: String,
     /// Roles of this process.
     pub roles: Vec<String>,
-    /// OSTs that could not be served when it started: a sentence each.
-    pub away: Vec<String>,
+    /// OSTs that could not be served when it started, with a sentence each.
+    pub away: Vec<(u16, String)>,
     /// The servers that this process starts.
     pub down: crate::daemon::Down,
     /// Where its metrics are served.
@@ -157,6 +157,8 @@ impl Shard {
         mdt["target"] = json!(text(&map.mdt_target));
         mdt["nid"] = json!(text(&map.mdt_nid));
         let pages = self.client.data().pages();
+        let back = |ost: u16| map.osts.iter().any(|o| o.ost.0 == ost && o.active);
+        let away: Vec<_> = self.facts.away.iter().filter(|(ost, _)| !back(*ost)).map(|(_, why)| why).collect();
         let ((hits, misses), policy) = (pages.found(), pages.policy_name());
         let (used, limit) = (pages.used_pages(), pages.limit_pages());
         json!({
@@ -168,7 +170,7 @@ impl Shard {
             "mount_point": self.facts.mount_point,
             "transport": self.facts.transport,
             "roles": self.facts.roles,
-            "away": self.facts.away,
+            "away": away,
             "down": self.facts.down.lines(),
             "metrics": self.facts.metrics.map(|a| a.to_string()),
             "dir": self.facts.dir,

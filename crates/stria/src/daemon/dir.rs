@@ -422,6 +422,11 @@ impl ClusterDir {
             tracing::warn!("{}: {e}", file.display());
         }
     }
+    /// Whether process `name` runs.
+    #[must_use]
+    pub fn is_served(&self, name: &str) -> bool {
+        self.processes().iter().any(|p| p.2 && p.0 == name)
+    }
     /// Processes that are written down as running: name, pid, whether it lives.
     #[must_use]
     pub fn processes(&self) -> Vec<(String, u32, bool)> {

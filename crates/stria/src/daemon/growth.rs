@@ -124,9 +124,8 @@ impl Growth for Here {
             // A part of what the process has for all OSTs.
             config.oss.cache_bytes /= u64::from(dir.osts().max(1));
             let target = format!("{}-OST{ost:04x}", dir.fsname);
-            let name = target.clone();
-            let served = oss.each(move |o| o.osts().iter().any(|t| t.store().identity().target() == name)).await;
-            if !served.contains(&true) {
+            // Served already, or its keeper opens what lies in its place by now.
+            if !oss.each(move |o| o.is_kept(&target)).await.contains(&true) {
                 let node = settings::start_oss(&rt, &Arc::new(dir), &[ost], &place, &config, without).await?;
                 oss.grow(node);
             }

@@ -106,7 +106,7 @@ impl Mounts {
             mount_point: role.mount.path().display().to_string(),
             transport: format!("{:?}", role.session.transport()).to_lowercase(),
             roles: roles.iter().map(ToString::to_string).collect(),
-            away: away.iter().map(|(_, why)| why.clone()).collect(),
+            away: away.to_vec(),
             down,
             metrics: self.metrics,
             dir: self.dir.as_ref().map(|d| d.display().to_string()),

@@ -161,14 +161,19 @@ pub async fn start_oss(
             told.cache_bytes = told.cache_bytes / all * osts.len() as u64;
             let mut stores = Vec::new();
             for i in osts {
-                let (dir2, config) = (dir.clone(), config.clone());
+                let (at, config) = (dir.path().to_path_buf(), config.clone());
+                // The directory as it is by then: another store may have taken the place of one that failed.
+                let named = {
+                    let at = at.clone();
+                    move || ClusterDir::open(&at).ok()?.uuid_of(&format!("ost{i}"))
+                };
                 let open = move |rt: Rt| -> rt::LocalFuture<Result<Rc<dyn ObjectStore>, Failure>> {
-                    let (dir, config) = (dir2.clone(), config.clone());
-                    Box::pin(async move { store(&rt, &dir, i, &config).await })
+                    let (at, config) = (at.clone(), config.clone());
+                    Box::pin(async move { store(&rt, &ClusterDir::open(&at)?, i, &config).await })
                 };
                 let places = cluster::devices_of(&dir.ost(i), &cluster::OST_FILES);
                 let opened = OstStore::open(&rt, places, open).await;
-                stores.push(opened.map_err(|e| of_store(&format!("ost{i}"), e))?);
+                stores.push(opened.map_err(|e| of_store(&format!("ost{i}"), e))?.named_by(named));
             }
             let tune: TuneOst = Rc::new(move |ost| tune(ost, &config));
             Ok(cluster::make_oss_of(&rt, stores, &key, window, &told, &tune)?)

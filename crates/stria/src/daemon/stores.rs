@@ -271,7 +271,7 @@ impl ClusterDir {
     pub async fn check_ost(&self, rt: &Rt, index: u16) -> Result<(), String> {
         let (dir, wanted) = (self.ost(index), self.uuid_of(&format!("ost{index}")));
         let remedy = format!(
-            "put it back, or give up its files for good: 'stria mkfs --dir {} --replace {index}'",
+            "put it back, or give up its files for good: 'stria ost replace {index} --dir {}'",
             self.path().display()
         );
         if is_empty(&dir) {
@@ -310,44 +310,67 @@ impl ClusterDir {
     /// # Errors
     /// The OST's store is in its place; something else is; the metadata store is in use or cannot be written.
     pub async fn replace_ost(&mut self, rt: &Rt, index: u16, config: &Config) -> Result<u32, Failure> {
-        let dir = self.ost(index);
-        if !on_disk(config) {
-            let kind = &config.store_kind;
-            return Err(Failure::usage(format!("--replace {index}: OSTs of kind {kind} have nothing to replace")));
-        }
-        if !self.has_ost(index) {
-            return Err(Failure::with_errno(
-                format!(
-                    "--replace {index}: {} has {} OSTs ({})",
-                    self.path().display(),
-                    self.osts(),
-                    self.indices_text()
-                ),
-                libc::ENOENT,
-            ));
-        }
-        if !is_empty(&dir) {
-            let what = match self.check_ost(rt, index).await {
-                Ok(()) => "the store of this OST is there".to_string(),
-                Err(why) => why,
-            };
-            let at = dir.display();
-            let why = format!("--replace {index}: {at} is not empty ({what}): move it away first");
-            return Err(Failure::with_errno(why, libc::ENOTEMPTY));
-        }
+        self.may_replace(rt, index, config).await?;
         self.check_mdt()?;
         let kv = self.open_mdt(rt)?;
         let lost = mds::replace::last_object(&kv, OstIndex(index)).await.map_err(|e| self.mdt_failed(&e))?;
-        let identity = self.new_identity(rt, index);
-        let uuid = identity.uuid;
+        let uuid = rt.random();
         // The map first: a store that the map does not know yet would be refused, one that it waits for is made by the
         // next try.
         let replaced = mds::replace::replace_ost(&kv, OstIndex(index), uuid, lost).await;
         replaced.map_err(|e| self.mdt_failed(&e))?;
         drop(kv);
-        self.make_ost(rt, identity, config, lost).await?;
-        self.register(vec![(format!("ost{index}"), uuid)])?;
+        self.make_replacement(rt, index, config, (uuid, lost)).await?;
         Ok(lost)
+    }
+
+    /// Whether a new store may be made for an OST whose own is lost.
+    ///
+    /// # Errors
+    /// There is no such OST here; its place is not empty.
+    pub async fn may_replace(&self, rt: &Rt, index: u16, config: &Config) -> Outcome {
+        if !on_disk(config) {
+            let kind = &config.store_kind;
+            return Err(Failure::usage(format!("OST {index}: OSTs of kind {kind} have nothing to replace")));
+        }
+        if !self.has_ost(index) {
+            let (at, have) = (self.path().display(), self.osts());
+            let why = format!("OST {index}: {at} has {have} OSTs ({})", self.indices_text());
+            return Err(Failure::with_errno(why, libc::ENOENT));
+        }
+        let dir = self.ost(index);
+        if is_empty(&dir) {
+            return Ok(());
+        }
+        let what = match self.check_ost(rt, index).await {
+            Ok(()) => "the store of this OST is there".to_string(),
+            Err(why) => why,
+        };
+        let why = format!("OST {index}: {} is not empty ({what}): move it away first", dir.display());
+        Err(Failure::with_errno(why, libc::ENOTEMPTY))
+    }
+
+    /// Makes the store that the metadata server has as an OST's from now on: its uuid, and the highest object that the lost one may have held.
+    ///
+    /// # Errors
+    /// The store cannot be made or written down.
+    pub async fn make_replacement(
+        &mut self,
+        rt: &Rt,
+        index: u16,
+        config: &Config,
+        (uuid, lost): (u64, u32),
+    ) -> Outcome {
+        let identity = StoreIdentity { uuid, ..self.new_identity(rt, index) };
+        self.make_ost(rt, identity, config, lost).await?;
+        self.register(vec![(format!("ost{index}"), uuid)])
+    }
+
+    /// The store that an interrupted replacement has made, if one lies in an OST's place that is not written down yet.
+    pub async fn made_replacement(&self, rt: &Rt, index: u16) -> Option<u64> {
+        let (there, _) = store_file::identity(rt, &self.ost(index)).await.ok()?;
+        let is_other = self.uuid_of(&format!("ost{index}")) != Some(there.uuid);
+        (is_other && there.cluster == self.cluster && there.ost == OstIndex(index)).then_some(there.uuid)
     }
 }
 

@@ -1,9 +1,11 @@
-//! `ost add`, `drain`, `remove`, `files`: a cluster grows and shrinks while programs run.
+//! `ost add`, `replace`, `drain`, `remove`, `files`: a cluster grows, shrinks and is mended while programs run.
 //!
 //! A store is made here, in the cluster's directory; the daemon of `up` serves it, or the unit of its machine. Which OSTs there are, and whether
 //! one may leave, the metadata server decides (`mds/src/map_changes.rs`); a mount of this host carries questions and changes there.
 mod add;
 mod drain;
+mod replace;
+mod running;
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -24,6 +26,7 @@ use crate::failure::{Failure, Outcome};
 pub fn ost(verb: &OstVerb) -> Outcome {
     match verb {
         OstVerb::Add(a) => add::add(a),
+        OstVerb::Replace(a) => replace::replace(a),
         OstVerb::Drain(a) => drain::drain(a),
         OstVerb::Remove(a) => remove(a),
         OstVerb::Files(a) => files(a),
