@@ -2,7 +2,8 @@
 //!
 //! A slot whose request waits (for a lock, a server) is not available, and queues do not steal from one another. So that
 //! waiting requests never keep new ones out, the crew grows when free slots run short, up to a limit that is counted. While
-//! the kernel drops pages the limit does not hold ([`crate::drops`]); readers beyond it end when that is over.
+//! the kernel drops pages the limit does not hold ([`crate::drops`]); readers beyond it end when that is over. Requests that wait as long
+//! as programs please (for each other's locks) say so, and have a part of the slots only ([`crate::Request::lasting`]).
 //!
 //! A ring entry that is registered while requests already queue does not pick them up: the kernel gives an entry a
 //! queued request only when it commits a reply. So after growing, the queue is kicked: from its CPU a statfs(2) is sent
@@ -34,6 +35,17 @@ pub(crate) struct Group {
     growth: Rc<Growth>,
     index: usize,
     kicks_due: Cell<u32>,
+    /// Requests that wait as long as programs please.
+    lasting: Cell<u16>,
+}
+
+/// A request that may wait as long as programs please, until this is dropped ([`crate::Request::lasting`]).
+pub struct Lasting(Rc<Group>);
+
+impl Drop for Lasting {
+    fn drop(&mut self) {
+        self.0.lasting.set(self.0.lasting.get() - 1);
+    }
 }
 
 /// Slots wanted, by group index.
@@ -62,6 +74,18 @@ impl Group {
         }
         count(&shared.counters.depth_limit_hit);
         self.grow_for(&shared.drops);
+    }
+
+    /// A place for a request that may wait as long as programs please: three quarters of the slots at most are theirs, so that others, the
+    /// unlock that they wait for among them, always find one.
+    pub fn begin_lasting(self: &Rc<Self>, shared: &Shared) -> Option<Lasting> {
+        let now = self.lasting.get();
+        if now >= self.max - self.max.div_ceil(4) {
+            count(&shared.counters.lasting_limit_hit);
+            return None;
+        }
+        self.lasting.set(now + 1);
+        Some(Lasting(self.clone()))
     }
 
     /// Grows beyond the limit when pages are being dropped and no slot is free.
@@ -155,8 +179,8 @@ impl<F: FileSystem> Crew<F> {
         let mut groups = self.groups.borrow_mut();
         let index = groups.len();
         let (free, total) = (Cell::new(depth), Cell::new(depth));
-        let (kicks_due, growth) = (Cell::new(0), self.growth.clone());
-        groups.push(Rc::new(Group { queue, free, total, low, max, growth, index, kicks_due }));
+        let (kicks_due, lasting, growth) = (Cell::new(0), Cell::new(0), self.growth.clone());
+        groups.push(Rc::new(Group { queue, free, total, low, max, growth, index, kicks_due, lasting }));
         self.growth.wanted.borrow_mut().extend(std::iter::repeat_n(index, usize::from(depth)));
     }
 

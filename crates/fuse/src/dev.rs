@@ -110,7 +110,7 @@ pub(crate) async fn serve_reader<F: FileSystem>(
     group: Rc<Group>,
     lead: Rc<Lead>,
 ) -> Result<(), SessionError> {
-    let mut slot = Slot::new(shared.clone(), Via::Dev).map_err(io_error("mapping a request slot"))?;
+    let mut slot = Slot::new(shared.clone(), Via::Dev, group.clone()).map_err(io_error("mapping a request slot"))?;
     let mut leading = false;
     loop {
         if !leading {

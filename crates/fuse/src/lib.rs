@@ -32,6 +32,7 @@ mod runtime;
 mod session;
 mod slot;
 
+pub use crew::Lasting;
 pub use init::{Negotiated, ReaddirPlus, SessionConfig};
 pub use interrupt::Interrupted;
 pub use notify::{Notified, Notifier};

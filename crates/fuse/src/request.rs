@@ -3,6 +3,7 @@
 //! The operation borrows the request, and `into_reply` consumes it: names and data cannot be used once the reply (which
 //! overwrites them on a ring) is begun. What is needed later is copied out before.
 use crate::abi::InHeader;
+use crate::crew::Lasting;
 use crate::interrupt::Interrupted;
 use crate::op::{Op, ParseError, parse};
 use crate::reply::Reply;
@@ -76,6 +77,12 @@ impl<'s> Request<'s> {
     /// Resolves when the caller gets a signal; the handler should then reply EINTR. At most one per request.
     pub fn interrupted(&self) -> Interrupted {
         Interrupted::new(self.slot.shared.interrupts.clone(), self.header.unique)
+    }
+
+    /// Says that the request may wait as long as programs please, until what is returned is dropped. `None`: so many do that the slots
+    /// which are left are for the others; it is to be answered without waiting.
+    pub fn lasting(&self) -> Option<Lasting> {
+        self.slot.group.begin_lasting(&self.slot.shared)
     }
 
     /// Begins the reply. Everything borrowed from the request must be done with.

@@ -100,7 +100,7 @@ pub(crate) async fn serve_entry<F: FileSystem>(
     group: Rc<Group>,
     queue: u16,
 ) -> Result<(), SessionError> {
-    let mut slot = Slot::new(shared.clone(), Via::Ring).map_err(io_error("mapping a ring entry"))?;
+    let mut slot = Slot::new(shared.clone(), Via::Ring, group.clone()).map_err(io_error("mapping a ring entry"))?;
     let (mut cmd, mut commit_id) = (uring_cmd::REGISTER, 0);
     loop {
         let op = RingCmd { shared: shared.clone(), buf: slot.buf.clone(), cmd, queue, commit_id };

@@ -69,6 +69,8 @@ pub struct Counters {
     pub interrupts: AtomicU64,
     /// Times `ring_depth_max` or `dev_depth_max` was reached: requests then wait in the kernel, unless pages are dropped.
     pub depth_limit_hit: AtomicU64,
+    /// Requests that would have waited as long as programs please, and had no place ([`crate::Request::lasting`]).
+    pub lasting_limit_hit: AtomicU64,
     /// Times the table of unmatched interrupts was full.
     pub interrupt_limit_hit: AtomicU64,
 }

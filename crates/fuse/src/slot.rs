@@ -7,10 +7,12 @@
 //! ```
 //! Pages are touched only when used, so that a slot costs address space, not memory, until large I/O passes through it.
 use crate::abi::{InHeader, OutHeader, UringReqHeader, WriteIn};
+use crate::crew::Group;
 use crate::session::Shared;
 use frames::Bulk;
 use std::io;
 use std::ptr::NonNull;
+use std::rc::Rc;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -115,14 +117,16 @@ pub(crate) struct Slot {
     pub buf: Arc<SlotBuf>,
     pub shared: Arc<Shared>,
     pub via: Via,
+    /// The slots that serve the same callers.
+    pub group: Rc<Group>,
     /// Bytes of the reply that are not in the payload yet, or not written: a mover brings them there. Empty: a mover commits.
     pub leaving: Option<Bulk>,
 }
 
 impl Slot {
-    pub fn new(shared: Arc<Shared>, via: Via) -> io::Result<Self> {
+    pub fn new(shared: Arc<Shared>, via: Via, group: Rc<Group>) -> io::Result<Self> {
         let buf = Arc::new(SlotBuf::new(shared.payload_bytes())?);
-        Ok(Slot { buf, shared, via, leaving: None })
+        Ok(Slot { buf, shared, via, group, leaving: None })
     }
 
     /// `len` bytes from `at`, for reading.

@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use support::{Mounted, transports, wait};
 
 fn everywhere(test: impl Fn(&Mounted)) {
@@ -118,6 +118,69 @@ fn many_more_waiters_than_slots_do_not_keep_the_holder_from_unlocking() {
             assert!(w.wait().unwrap().success());
         }
     });
+}
+
+#[test]
+fn waiters_have_a_part_of_the_slots_and_the_unlock_finds_one() {
+    const WAITERS: usize = 40;
+    for choice in transports() {
+        let slots = fuse::SessionConfig { ring_depth: 2, dev_depth: 2, ..Default::default() };
+        let config = fuse::SessionConfig { ring_depth_max: 8, dev_depth_max: 8, ..slots };
+        let m = Mounted::with(choice, 1, config, "");
+        let held = open(&m, "f");
+        // SAFETY: an open descriptor.
+        assert_eq!(unsafe { libc::flock(held.as_raw_fd(), libc::LOCK_EX) }, 0);
+        let refused = AtomicUsize::new(0);
+        let waits = |file: File| {
+            // Every CPU has slots of its own.
+            on_first_cpu();
+            // SAFETY: an open descriptor; dropped (and so unlocked) afterwards.
+            if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) } != 0 {
+                assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::ENOLCK));
+                refused.fetch_add(1, Ordering::Relaxed);
+            }
+        };
+        let settled = std::thread::scope(|scope| {
+            let files: Vec<File> = (0..WAITERS).map(|_| open(&m, "f")).collect();
+            files.into_iter().for_each(|file| drop(scope.spawn(|| waits(file))));
+            let settled = comes(|| m.state.lock().unwrap().waiting_locks + refused.load(Ordering::Relaxed) == WAITERS);
+            if settled {
+                on_first_cpu();
+                fs::write(m.path("g"), b"still served").unwrap();
+                drop(held);
+            } else {
+                // Nobody may hang here.
+                m.mount.abort().unwrap();
+            }
+            settled
+        });
+        assert!(settled, "all slots wait: {:?}", m.session.counters());
+        assert_eq!(refused.load(Ordering::Relaxed), WAITERS - 6);
+        assert_eq!(m.session.counters().lasting_limit_hit.load(Ordering::Relaxed), (WAITERS - 6) as u64);
+        m.finish().into_iter().for_each(|ended| ended.unwrap());
+    }
+}
+
+/// Whether something comes true within 10 s.
+fn comes(is: impl Fn() -> bool) -> bool {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    while !is() && std::time::Instant::now() < deadline {
+        std::thread::yield_now();
+    }
+    is()
+}
+
+/// The calling thread runs on one CPU from now on, the same for all that call this.
+fn on_first_cpu() {
+    // SAFETY: plain structures on the stack, of the said length.
+    unsafe {
+        let (mut may, mut one): (libc::cpu_set_t, libc::cpu_set_t) = (std::mem::zeroed(), std::mem::zeroed());
+        let size = size_of::<libc::cpu_set_t>();
+        assert_eq!(libc::sched_getaffinity(0, size, &raw mut may), 0);
+        let first = (0..size * 8).find(|cpu| libc::CPU_ISSET(*cpu, &may)).unwrap();
+        libc::CPU_SET(first, &mut one);
+        assert_eq!(libc::sched_setaffinity(0, size, &raw const one), 0);
+    }
 }
 
 #[test]

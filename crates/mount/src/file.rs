@@ -297,6 +297,9 @@ impl StriaFs {
                     file.note_lock_owner(arg.owner);
                 }
                 let call = lock_call(fid, &arg);
+                let unlocks = call.mode == FlockMode::Unlock;
+                let lasting = if wait && !unlocks { req.lasting() } else { None };
+                let waits = lasting.is_some();
                 let (signal, signalled) = oneshot();
                 let lock = |c: Rc<Client>| async move {
                     // Any signal ends the wait for a lock that another holds.
@@ -305,12 +308,15 @@ impl StriaFs {
                             std::future::pending().await
                         }
                     };
-                    c.flocks().set_lock(call, wait, withdrawn).await
+                    c.flocks().set_lock(call, waits, withdrawn).await
                 };
-                let begins = if call.mode == FlockMode::Unlock { Begins::Always } else { Begins::InTurn };
+                let begins = if unlocks { Begins::Always } else { Begins::InTurn };
                 let undo = move |c: Rc<Client>, ()| unlock(&c, call);
-                let locked = self.carry_out_or(&mut caller, begins, lock, undo, || signal.send(()));
-                done(req, locked.await)
+                let locked = self.carry_out_or(&mut caller, begins, lock, undo, || signal.send(())).await;
+                drop(lasting);
+                // It would have waited, and has no place for that.
+                let no_place = wait && !waits && locked == Err(FsError::WouldBlock);
+                if no_place { req.err(libc::ENOLCK) } else { done(req, locked) }
             }
             _ => req.err(libc::ENOSYS),
         }

@@ -16,7 +16,7 @@ const GIVES_WAY: u32 = 1;
 const HEAD_BYTES: usize = 16;
 
 /// The ioctl's argument. It is answered when the file has its new objects: EBUSY when somebody else migrates it or changed it (`gives_way`),
-/// or servers did not answer in time; ENODATA for a file without objects. Nothing has changed then, as with every other failure, save that a
+/// or servers did not answer in time; EAGAIN when so many calls wait that none is left for others; ENODATA for a file without objects. Nothing has changed then, as with every other failure, save that a
 /// metadata server without space (ENOSPC) may still exchange the objects when it has some; no byte is lost either way.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Migrate {
@@ -67,6 +67,7 @@ impl StriaFs {
             return req.err(libc::EISDIR);
         }
         let Some(file) = self.client.meta().file(arg.fh) else { return req.err(libc::EBADF) };
+        let Some(_lasting) = req.lasting() else { return req.err(libc::EAGAIN) };
         let Some(said) = Migrate::parse(data) else { return req.err(libc::EINVAL) };
         let how = client::Migrate { layout: said.layout, gives_way: said.gives_way, bytes_per_s: said.bytes_per_s };
         let (cred, mut caller) = (self.cred(&req), Caller::of(&req));

@@ -70,6 +70,7 @@ impl MemFs {
         let flock = arg.lk_flags & fuse::abi::LK_FLOCK != 0;
         let want = Held { node: req.nodeid(), owner: arg.owner, flock, lk: arg.lk };
         let mut interrupted = req.interrupted();
+        let lasting = if wait { req.lasting() } else { None };
         let mut counted = false;
         let result = poll_fn(|cx| {
             let mut state = self.state();
@@ -79,6 +80,9 @@ impl MemFs {
             }
             if !wait {
                 return Poll::Ready(Err(libc::EAGAIN));
+            }
+            if lasting.is_none() {
+                return Poll::Ready(Err(libc::ENOLCK));
             }
             if std::pin::Pin::new(&mut interrupted).poll(cx).is_ready() {
                 return Poll::Ready(Err(libc::EINTR));
