@@ -14,10 +14,19 @@ use crate::entries::Entry;
 use crate::goes_on::{goes_on, goes_on_or};
 use crate::inode::{Inode, SizeKeeper, UNSET};
 use crate::meta::names::check_name;
-use crate::open_file::{O_CREAT, O_EXCL, O_TRUNC, OpenFile};
+use crate::open_file::{O_ACCMODE, O_CREAT, O_EXCL, O_TRUNC, OpenFile};
 
 /// Pause before a size is settled that the metadata server could not take.
 const SETTLE_AGAIN: Duration = Duration::from_secs(1);
+const O_WRONLY: u32 = 1;
+
+/// An open's flags as it is carried out, and whether it empties a file that it may only read: the metadata server takes an open that
+/// empties a file for a writer's, so another one does that, and the reader's has no O_TRUNC.
+fn emptied_aside(flags: u32) -> (u32, bool) {
+    let aside = flags & O_ACCMODE == 0 && flags & O_TRUNC != 0;
+    (if aside { flags & !O_TRUNC } else { flags }, aside)
+}
+
 /// What a file is to be when its open creates it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NewFile<'a> {
@@ -43,9 +52,10 @@ impl Client {
             return Ok(file);
         }
         let (me, cred, closer) = (self.clone(), cred.clone(), self.clone());
+        let (flags, aside) = emptied_aside(flags);
         let opened = async move {
             let file = me.meta.open(&cred, fid, flags).await?;
-            me.cut_opened(&file).await?;
+            me.cut_opened(&file, aside).await?;
             Ok(file)
         };
         goes_on_or(self.sessions.alone(), opened, move |opened: Result<_, FsError>| {
@@ -75,30 +85,35 @@ impl Client {
         if !name.is_empty() {
             check_name(name)?;
         }
+        let (flags, aside) = emptied_aside(new.flags);
         let request = OpenRequest {
             cred: cred.clone(),
             parent,
             name: name.into(),
-            flags: new.flags,
+            flags,
             mode: new.mode,
             umask: new.umask,
             layout: Bytes::from(new.layout),
             ..OpenRequest::default()
         };
         let (me, closer) = (self.clone(), self.clone());
-        let created = async move { me.create_opened(request).await };
+        let created = async move { me.create_opened(request, aside).await };
         let undo =
             move |created: Result<(Entry, Rc<OpenFile>), FsError>| created.iter().for_each(|(_, f)| closer.unwanted(f));
         goes_on_or(self.sessions.alone(), created, undo).await
     }
 
-    async fn create_opened(self: &Rc<Self>, request: OpenRequest) -> Result<(Entry, Rc<OpenFile>), FsError> {
+    async fn create_opened(
+        self: &Rc<Self>,
+        request: OpenRequest,
+        aside: bool,
+    ) -> Result<(Entry, Rc<OpenFile>), FsError> {
         let (cred, parent, name) = (request.cred.clone(), request.parent, request.name.0.clone());
         let (file, made) = self.meta.open_with(request).await?;
         if made {
             self.inherit_advice(&cred, &file.inode);
         } else {
-            self.cut_opened(&file).await?;
+            self.cut_opened(&file, aside).await?;
         }
         if !name.is_empty() {
             self.meta.learn_name(parent, &name, &file.inode);
@@ -112,17 +127,26 @@ impl Client {
         }
     }
 
-    /// An open with O_TRUNC of a file that was there: it is made empty.
-    async fn cut_opened(self: &Rc<Self>, file: &Rc<OpenFile>) -> Result<(), FsError> {
+    /// An open with O_TRUNC of a file that was there: it is made empty, by an open of its own (`aside`) or by this one.
+    async fn cut_opened(self: &Rc<Self>, file: &Rc<OpenFile>, aside: bool) -> Result<(), FsError> {
         let is_file = file.inode.attr().mode & 0o170_000 == 0o100_000;
-        if file.flags() & O_TRUNC == 0 || !file.writes() || !is_file {
-            return Ok(());
-        }
-        if let Err(e) = Box::pin(self.truncate(&file.cred, &file.inode, 0, Some(file))).await {
+        let cut = if aside {
+            Box::pin(self.empty(&file.cred, file.fid())).await
+        } else if file.flags() & O_TRUNC != 0 && file.writes() && is_file {
+            Box::pin(self.truncate(&file.cred, &file.inode, 0, Some(file))).await
+        } else {
+            Ok(())
+        };
+        if cut.is_err() {
             let _ = self.release(file).await;
-            return Err(e);
         }
-        Ok(())
+        cut
+    }
+
+    /// Makes a file empty, if the caller may write to it.
+    async fn empty(self: &Rc<Self>, cred: &Cred, fid: Fid) -> Result<(), FsError> {
+        let writer = self.open(cred, fid, O_WRONLY | O_TRUNC).await?;
+        self.release(&writer).await
     }
 
     /// The last close of an open: tells the metadata server size and times if the file was written, and waits for its
@@ -231,7 +255,6 @@ impl SizeKeeper for Client {
     /// alone with it, so that not everybody has to ask. `doubted`: what the metadata server has for it, when that may be right. If
     /// others write it meanwhile, the last of all does it again.
     fn settle_size(self: Rc<Self>, inode: &Rc<Inode>, doubted: Option<u64>) {
-        const O_WRONLY: u32 = 1;
         if inode.tells.settling.replace(true) {
             return;
         }

@@ -1,6 +1,7 @@
 //! open(2) and creat(2): flags and errno.
 
 use crate::check::{eq, fails, fails_any, same, supported, yes};
+use crate::run::as_user;
 use crate::sys::*;
 
 suite! { "open";
@@ -65,6 +66,27 @@ suite! { "open";
         let fd = open(&d.join("a"), O_RDWR | O_TRUNC, 0)?;
         eq("size", fstat(&fd)?.st_size, 0)?;
         same("content", &get(&d.join("a"))?, b"")?;
+    }
+    o_trunc_empties_a_file_that_is_opened_for_reading_only(d) {
+        for flags in [O_RDONLY | O_TRUNC, O_RDONLY | O_TRUNC | O_CREAT] {
+            put(&d.join("a"), &[b'x'; 5000])?;
+            let fd = open(&d.join("a"), flags, 0o644)?;
+            eq("size", fstat(&fd)?.st_size, 0)?;
+            same("read there", &pread(&fd, 100, 0)?, b"")?;
+            same("read elsewhere", &get(&d.join("a"))?, b"")?;
+            let end = open(&d.join("a"), O_WRONLY | O_APPEND, 0)?;
+            write_all(&end, b"end")?;
+            same("appended", &get(&d.join("a"))?, b"end")?;
+        }
+    }
+    o_trunc_empties_nothing_when_the_open_is_refused(d) {
+        chmod(d, 0o755)?;
+        put(&d.join("a"), b"content")?;
+        chmod(&d.join("a"), 0o222)?;
+        as_user(d, 1001, 1001, &[], |d| fails(EACCES, open(&d.join("a"), O_RDONLY | O_TRUNC, 0)))?;
+        chmod(&d.join("a"), 0o644)?;
+        as_user(d, 1001, 1001, &[], |d| fails(EACCES, open(&d.join("a"), O_RDONLY | O_TRUNC, 0)))?;
+        same("content", &get(&d.join("a"))?, b"content")?;
     }
     o_trunc_is_seen_by_older_descriptors(d) {
         put(&d.join("a"), b"content")?;
