@@ -57,7 +57,7 @@ impl Client {
         }
         let kills = file.cred().caps == 0;
         if self.has_privileges(file, kills) {
-            self.drop_privileges(file, kills).await?;
+            self.drop_privileges(file, file.cred(), kills).await?;
         }
         // A write that failed, or was dropped, may have changed a part.
         let mut hears = Hears { client: self.clone(), file: file.clone(), has_heard: false };

@@ -132,12 +132,12 @@ impl Client {
     ///
     /// # Errors
     /// What the metadata server answers.
-    pub async fn drop_privileges(self: &Rc<Self>, file: &Rc<OpenFile>, ids: bool) -> Result<(), FsError> {
-        let (me, file) = (self.clone(), file.clone());
-        goes_on(self.sessions.alone(), async move { me.drop_privileges_now(&file, ids).await }).await
+    pub async fn drop_privileges(self: &Rc<Self>, file: &Rc<OpenFile>, by: &Cred, ids: bool) -> Result<(), FsError> {
+        let (me, file, by) = (self.clone(), file.clone(), by.clone());
+        goes_on(self.sessions.alone(), async move { me.drop_privileges_now(&file, &by, ids).await }).await
     }
 
-    async fn drop_privileges_now(self: &Rc<Self>, file: &Rc<OpenFile>, ids: bool) -> Result<(), FsError> {
+    async fn drop_privileges_now(self: &Rc<Self>, file: &Rc<OpenFile>, by: &Cred, ids: bool) -> Result<(), FsError> {
         let inode = file.inode();
         let mut gone = false;
         if !inode.attr_valid() {
@@ -146,7 +146,7 @@ impl Client {
         }
         if ids && inode.attr().mode & SET_IDS != 0 {
             let request = SetattrRequest { valid: SetBits::KILL_PRIV, ..SetattrRequest::default() };
-            self.setattr(file.cred(), inode, request, Some(file)).await?;
+            self.setattr(by, inode, request, Some(file)).await?;
             gone = true;
         }
         if may_have_capability(inode) {

@@ -66,7 +66,7 @@ impl StriaFs {
                 self.client.offsets().note_call(req.pid(), file.fid(), true, arg.offset, u64::from(arg.size));
                 file.follow(arg.flags);
                 let mut caller = Caller::of(&req);
-                let mut result = self.write(&mut caller, &file, req.pid(), &arg, data).await;
+                let mut result = self.write(&mut caller, &file, &req, &arg, data).await;
                 // RWF_DSYNC and RWF_SYNC of pwritev2(2), and mounts with `sync`: not known when the file was opened.
                 if result.is_ok() && arg.flags & O_DSYNC != 0 && file.flags() & O_DSYNC == 0 {
                     let synced = self.ask(&mut caller, |c| async move { c.data().sync_own(&file).await }).await;
@@ -85,15 +85,15 @@ impl StriaFs {
         &self,
         caller: &mut Caller,
         file: &Rc<OpenFile>,
-        thread: u32,
+        req: &Request<'_>,
         arg: &abi::WriteIn,
         data: &[u8],
     ) -> Result<u32, FsError> {
         let (offset, len) = (arg.offset, data.len() as u64);
         let kills = arg.write_flags & abi::WRITE_KILL_SUIDGID != 0;
         if self.client.has_privileges(file, kills) {
-            let file = file.clone();
-            self.carry_out(caller, |c| async move { c.drop_privileges(&file, kills).await }).await?;
+            let (file, cred) = (file.clone(), self.cred(req));
+            self.carry_out(caller, |c| async move { c.drop_privileges(&file, &cred, kills).await }).await?;
         }
         if len >= LARGE_BYTES && !self.client.data().writes_at_once(file, offset, len) {
             // A wait with nothing in hand; what then goes into the cache at once need not be copied before.
@@ -106,7 +106,7 @@ impl StriaFs {
         }
         let appends = file.flags() & libc::O_APPEND as u32 != 0;
         let keep =
-            if appends { self.pieces.keep(self.client.rt(), file.id(), thread, offset, len).await } else { None };
+            if appends { self.pieces.keep(self.client.rt(), file.id(), req.pid(), offset, len).await } else { None };
         let (file, data) = (file.clone(), data.to_vec());
         self.carry_out(caller, |c| async move { write_now(&c, &file, offset, &data, keep).await }).await
     }
@@ -123,7 +123,7 @@ impl StriaFs {
                         let file = c.open(&cred, fid, arg.flags).await?;
                         let kills = arg.open_flags & abi::OPEN_KILL_SUIDGID != 0;
                         let changes = kills || arg.flags & libc::O_TRUNC as u32 != 0;
-                        if changes && let Err(e) = c.drop_privileges(&file, kills).await {
+                        if changes && let Err(e) = c.drop_privileges(&file, &cred, kills).await {
                             let _ = c.release(&file).await;
                             return Err(e);
                         }
@@ -234,9 +234,9 @@ impl StriaFs {
             }
             Op::Fallocate { arg } => {
                 let Some(file) = self.client.meta().file(arg.fh) else { return req.err(libc::EBADF) };
-                let keeps = self.cred(&req).caps != 0;
+                let cred = self.cred(&req);
                 let allocated = self.carry_out(&mut caller, |c| async move {
-                    c.drop_privileges(&file, !keeps).await?;
+                    c.drop_privileges(&file, &cred, cred.caps == 0).await?;
                     c.data().fallocate(&file, arg.mode, arg.offset, arg.length).await
                 });
                 done(req, allocated.await)
@@ -258,9 +258,9 @@ impl StriaFs {
             Op::CopyFileRange { arg, .. } => {
                 let (from, to) = (self.client.meta().file(arg.fh_in), self.client.meta().file(arg.fh_out));
                 let (Some(from), Some(to)) = (from, to) else { return req.err(libc::EBADF) };
-                let keeps = self.cred(&req).caps != 0;
+                let cred = self.cred(&req);
                 let copied = self.carry_out(&mut caller, |c| async move {
-                    c.drop_privileges(&to, !keeps).await?;
+                    c.drop_privileges(&to, &cred, cred.caps == 0).await?;
                     let len = arg.len.min(COPY_BYTES_MAX);
                     let n = c.data().copy_range(&from, arg.off_in, &to, arg.off_out, len).await?;
                     c.kernel().attributes_changed(to.fid()).await;

@@ -372,12 +372,11 @@ fn sizes() -> Vec<Operation> {
         op("reservation", Bytes, move |p| allocates(p, 0, 1000, LEN + 100_000)),
         op("reservation that keeps the size", Nothing, move |p| allocates(p, 1, LEN, 100_000)),
         op("seek", Nothing, |p| async move { p.one.data().seek(p.file.inode(), 100, true).await.map(drop) }),
-        op("loss of privileges", Whole, |p| async move { p.one.drop_privileges(&p.file, true).await }).after(
-            |p| async move {
+        op("loss of privileges", Whole, |p| async move { p.one.drop_privileges(&p.file, p.file.cred(), true).await })
+            .after(|p| async move {
                 let request = SetattrRequest { valid: SetBits::MODE, mode: 0o104_755, ..SetattrRequest::default() };
                 sets(p, request, false).await
-            },
-        ),
+            }),
         op("migration", Nothing, |p| async move {
             let how = Migrate { layout: wish(1), ..Migrate::default() };
             p.one.migrate(&root(), p.file.inode(), &how, &|| false).await.map(drop)

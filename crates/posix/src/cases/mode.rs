@@ -219,6 +219,17 @@ suite! { "mode";
         as_user(d, 1001, 1001, &[], |d| { open(&d.join("a"), O_WRONLY | O_TRUNC, 0)?; Ok(()) })?;
         eq("mode after O_TRUNC", mode(&d.join("a"))?, 0o777)?;
     }
+    who_writes_counts_and_not_who_opened(d) {
+        if !is_root() { return Err(format!("{SKIP}needs root")); }
+        for (uid, gid, left) in [(1001, 1001, 0o745), (1001, 2002, 0o2745)] {
+            put(&d.join("a"), b"x")?;
+            chown(&d.join("a"), 1002, 2002)?;
+            chmod(&d.join("a"), 0o6745)?;
+            let fd = open(&d.join("a"), O_WRONLY, 0)?;
+            as_user(d, uid, gid, &[], |_| write_all(&fd, b"y").map_err(Into::into))?;
+            eq("mode", mode(&d.join("a"))?, left)?;
+        }
+    }
     writing_by_root_keeps_set_ids(d) {
         if !is_root() { return Err(format!("{SKIP}needs root")); }
         put(&d.join("a"), b"x")?;

@@ -218,7 +218,7 @@ fn renamed(before: &State, by: &User, from: Place, to: Place) -> Result<State, F
 async fn write_byte(c: &Rc<Client>, cred: &Cred, file: &Rc<OpenFile>) -> Result<(), FsError> {
     let ids = cred.uid != 0;
     if c.has_privileges(file, ids) {
-        c.drop_privileges(file, ids).await?;
+        c.drop_privileges(file, file.cred(), ids).await?;
     }
     c.data().write(file, 0, b"x").await.map(drop)
 }
