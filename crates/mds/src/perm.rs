@@ -19,6 +19,9 @@ pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 /// The xattr of a default ACL.
 pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 
+/// The bits of a mode that show a group's rights, or with an ACL its mask.
+const GROUP_BITS: u32 = 0o070;
+
 const CAP_DAC: u32 = 1;
 const CAP_FSETID: u32 = 2;
 
@@ -64,7 +67,8 @@ impl Tx<'_> {
             let runs = inode.is_dir() || inode.mode & 0o111 != 0;
             return Ok(want & MAY_EXEC == 0 || runs);
         }
-        if inode.has(InodeFlags::HAS_ACL) && cred.uid != inode.uid {
+        // As Linux has it: where the mask gives nothing away, named users and groups are nobody in particular.
+        if inode.has(InodeFlags::HAS_ACL) && cred.uid != inode.uid && inode.mode & GROUP_BITS != 0 {
             let acl = self.acl(inode, ACL_ACCESS)?;
             if let Some(acl) = acl {
                 return Ok(acl.permits(cred, inode.uid, inode.gid, want));

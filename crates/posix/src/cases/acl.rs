@@ -63,6 +63,21 @@ suite! { "acl";
         as_user(d, 1001, 1001, &[2002], |d| { open(&d.join("a"), O_RDWR, 0)?; Ok(()) })?;
         as_user(d, 1001, 1001, &[], |d| fails(EACCES, open(&d.join("a"), O_RDONLY, 0)))?;
     }
+    where_the_mask_gives_nothing_others_have_what_others_get(d) {
+        mkdir(&d.join("p"), 0o755)?;
+        chmod(d, 0o755)?;
+        let list = acl(&[
+            (USER_OBJ, 7, ANY), (USER, 6, 1001), (GROUP_OBJ, 7, ANY), (GROUP, 6, 2002), (MASK, 0, ANY), (OTHER, 5, ANY),
+        ]);
+        supported(setxattr(&d.join("p"), ACCESS, &list, 0))?;
+        for (uid, gid, groups) in [(1001, 1001, &[][..]), (1002, 1002, &[2002]), (1003, 1003, &[])] {
+            as_user(d, uid, gid, groups, |d| { open(&d.join("p"), O_RDONLY, 0)?; fails(ENOENT, stat(&d.join("p/a"))) })?;
+            as_user(d, uid, gid, groups, |d| fails(EACCES, mkdir(&d.join("p/a"), 0o755)))?;
+        }
+        // The directory's own group is a group still.
+        let group = stat(&d.join("p"))?.st_gid;
+        as_user(d, 1001, group, &[], |d| fails(EACCES, open(&d.join("p"), O_RDONLY, 0)))?;
+    }
     chmod_changes_the_mask(d) {
         put(&d.join("a"), b"")?;
         supported(setxattr(&d.join("a"), ACCESS, &one_user(6, 7), 0))?;
