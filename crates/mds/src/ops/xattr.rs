@@ -18,6 +18,8 @@ const NAME_BYTES_MAX: usize = 255;
 const VALUE_BYTES_MAX: usize = 65_536;
 /// Names of one inode together, as listxattr shows them.
 const LIST_BYTES_MAX: usize = 65_536;
+/// Names and values of one inode together: what has to be read to list them, and held meanwhile.
+const ALL_BYTES_MAX: usize = 4 << 20;
 const SCAN_KEYS: usize = 1024;
 
 /// xattrs that show and set the advice that new files of a directory get. That of a file is its objects' business.
@@ -135,16 +137,29 @@ impl Tx<'_> {
     }
 
     fn xattr_names(&mut self, inode: &Inode) -> Done<Vec<Bytes>> {
-        let mut names = Vec::new();
+        Ok(self.xattr_sizes(inode)?.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// Names with the bytes of their values.
+    fn xattr_sizes(&mut self, inode: &Inode) -> Done<Vec<(Bytes, usize)>> {
+        let mut sizes = Vec::new();
         let (mut from, to) = keys::of_fid(keys::XATTR, inode.fid);
         loop {
             let (pairs, next) = self.range(&from, &to, SCAN_KEYS)?;
-            names.extend(pairs.iter().map(|(k, _)| Bytes(k[17..].to_vec())));
+            sizes.extend(pairs.iter().map(|(k, v)| (Bytes(k[17..].to_vec()), v.len())));
             match next {
                 Some(next) => from = next,
-                None => return Ok(names),
+                None => return Ok(sizes),
             }
         }
+    }
+
+    /// Whether a name with so many bytes of value may be beside the others.
+    fn has_room(&mut self, inode: &Inode, name: &[u8], bytes: usize) -> Done<bool> {
+        let others = self.xattr_sizes(inode)?;
+        let others = others.iter().filter(|(n, _)| &n[..] != name);
+        let (list, all) = others.fold((0, 0), |(list, all), (n, v)| (list + n.len() + 1, all + n.len() + v));
+        Ok(list + name.len() < LIST_BYTES_MAX && all + name.len() + bytes <= ALL_BYTES_MAX)
     }
 
     /// Sets or removes a value. Answers the layout that a file got by it, as stored.
@@ -209,14 +224,14 @@ impl Tx<'_> {
 
     fn set_plain(&mut self, q: &SetxattrRequest, inode: &mut Inode) -> Done<()> {
         let key = keys::xattr(q.fid, &q.name);
-        let exists = self.read(&key, |v| v.is_some())?;
-        check_flags(q, exists)?;
-        if !exists {
-            let names = self.xattr_names(inode)?;
-            let bytes: usize = names.iter().map(|n| n.len() + 1).sum();
-            if bytes + q.name.len() + 1 > LIST_BYTES_MAX {
-                return Err(FsError::NoSpace.into());
-            }
+        let before = self.read(&key, |v| v.map(<[u8]>::len))?;
+        check_flags(q, before.is_some())?;
+        let grows = q.value.as_ref().filter(|v| before.is_none_or(|before| v.len() > before));
+        if let Some(value) = grows
+            && !self.replay
+            && !self.has_room(inode, &q.name, value.len())?
+        {
+            return Err(FsError::NoSpace.into());
         }
         if !self.replay || !types::planted!("xattr-not-replayed") {
             self.put(key, q.value.as_ref().map(|v| v.0.clone()));

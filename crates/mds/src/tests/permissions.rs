@@ -164,6 +164,24 @@ fn xattr_spaces_flags_and_limits() {
 }
 
 /// user::rw- user:11:rw- group::--- mask::rw- other::---
+#[test]
+fn attributes_of_one_inode_have_room_for_so_many_bytes_together() {
+    let fs = Fs::new();
+    let f = fs.create(ROOT, "f").unwrap();
+    let value = vec![7; 65_536];
+    let set = |i: usize, value: Option<&[u8]>| fs.setxattr(f, &format!("user.{i}"), value, 0);
+    let held = (0..100).take_while(|i| set(*i, Some(&value)).is_ok()).count();
+    assert_eq!(held, 63, "4 MiB, with the names");
+    assert_eq!(set(held, Some(&value)), Err(FsError::NoSpace));
+    set(0, Some(&value)).unwrap();
+    set(0, Some(&value[..100])).unwrap();
+    set(held, Some(&value)).unwrap();
+    assert_eq!(set(0, Some(&value)), Err(FsError::NoSpace), "a value that grows counts, too");
+    set(1, None).unwrap();
+    set(0, Some(&value)).unwrap();
+    assert_eq!(fs.listxattr(f).len(), 64, "63 and the layout");
+}
+
 fn acl() -> Vec<u8> {
     let mut v = 2u32.to_le_bytes().to_vec();
     for (tag, perm, id) in [(1u16, 6u16, u32::MAX), (2, 6, 11), (4, 0, u32::MAX), (16, 6, u32::MAX), (32, 0, u32::MAX)]
