@@ -207,5 +207,5 @@ impl Client {
 }
 
 fn is_plain(name: &[u8]) -> bool {
-    name.starts_with(b"user.") || name.starts_with(b"security.")
+    [&b"user."[..], b"security."].iter().any(|space| name.strip_prefix(*space).is_some_and(|rest| !rest.is_empty()))
 }

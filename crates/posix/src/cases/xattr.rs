@@ -33,6 +33,13 @@ suite! { "xattr";
             same("value", &getxattr(&d.join("a"), "user.x")?, v)?;
         }
     }
+    the_name_of_a_space_alone_is_no_name(d) {
+        put(&d.join("a"), b"")?;
+        supported(setxattr(&d.join("a"), "user.x", b"v", 0))?;
+        removexattr(&d.join("a"), "user.x")?;
+        fails(EINVAL, setxattr(&d.join("a"), "user.", b"v", 0))?;
+        fails(EINVAL, getxattr(&d.join("a"), "user."))?;
+    }
     replacing_changes_the_value(d) {
         put(&d.join("a"), b"")?;
         for n in [10usize, 2000, 1, 500] {
