@@ -149,6 +149,8 @@ impl StriaFs {
                 self.reply_create(req, created)
             }
             Op::Tmpfile { arg, .. } => {
+                // Union mounts and others within the kernel do not say it.
+                let arg = abi::CreateIn { flags: arg.flags | libc::O_TMPFILE as u32, ..arg };
                 let created = self.create(&mut caller, cred, fid, Vec::new(), &arg).await;
                 self.reply_create(req, created)
             }

@@ -322,7 +322,7 @@ message! {
         to: Fid,
         /// To name.
         to_name: Bytes,
-        /// RENAME_NOREPLACE 1, RENAME_EXCHANGE 2.
+        /// RENAME_NOREPLACE 1, RENAME_EXCHANGE 2, RENAME_WHITEOUT 4.
         flags: u32,
     }
     /// `MdtLink`.

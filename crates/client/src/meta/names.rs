@@ -16,6 +16,8 @@ use crate::inode::Inode;
 
 /// renameat2(2): both names stay, their inodes change places.
 const RENAME_EXCHANGE: u32 = 2;
+/// renameat2(2): the old name stays, and stands for a device without a number.
+const RENAME_WHITEOUT: u32 = 4;
 /// Longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
@@ -360,7 +362,9 @@ impl Meta {
         }
         let [first, second] = ends;
         if flags & RENAME_EXCHANGE == 0 {
-            if known {
+            if flags & RENAME_WHITEOUT != 0 {
+                self.something_lost_a_name();
+            } else if known {
                 self.name_removed(from.0, from.1, lost);
             } else {
                 self.something_lost_a_name();

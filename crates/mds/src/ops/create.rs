@@ -25,6 +25,8 @@ impl Tx<'_> {
             NodeKind::Node => match q.mode & S_IFMT {
                 0 => S_IFREG,
                 kind @ (S_IFREG | S_IFIFO | S_IFSOCK) => kind,
+                // 0/0 is no device: what union mounts put where a name is gone, which Linux lets everybody make.
+                S_IFCHR if q.rdev == 0 => S_IFCHR,
                 kind @ (S_IFCHR | S_IFBLK) if is_privileged(&q.cred) || self.replay => kind,
                 S_IFCHR | S_IFBLK => return Err(FsError::NotPermitted.into()),
                 _ => return Err(FsError::Invalid.into()),

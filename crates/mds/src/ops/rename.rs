@@ -1,15 +1,17 @@
-//! rename, with NOREPLACE and EXCHANGE.
+//! rename, with NOREPLACE, EXCHANGE and WHITEOUT.
 use types::{Fid, FsError};
 use wire::changelog::{ChangeKind, ChangeRecord};
 use wire::mdt::{LockBits, RenameRequest};
 
 use super::{DEPTH_MAX, EntryOut, NAME_BYTES_MAX, check_name, is_dots};
 use crate::perm::{MAY_EXEC, MAY_WRITE};
-use crate::record::Inode;
+use crate::record::{Inode, S_IFCHR};
 use crate::tx::{Done, Tx};
 
 const NOREPLACE: u32 = 1;
 const EXCHANGE: u32 = 2;
+/// A device without a number takes the place of what is moved: for union mounts, whose lower layer may have the name, too.
+const WHITEOUT: u32 = 4;
 
 /// A name and what it stands for.
 struct Named {
@@ -20,7 +22,7 @@ struct Named {
 impl Tx<'_> {
     /// See the module's head. Answers the moved inode and the new directory.
     pub(crate) fn rename(&mut self, q: &RenameRequest) -> Done<EntryOut> {
-        if q.flags & !(NOREPLACE | EXCHANGE) != 0 || q.flags == NOREPLACE | EXCHANGE {
+        if q.flags & !(NOREPLACE | EXCHANGE | WHITEOUT) != 0 || q.flags & EXCHANGE != 0 && q.flags != EXCHANGE {
             return Err(FsError::Invalid.into());
         }
         if q.from_name.len() > NAME_BYTES_MAX || q.to_name.len() > NAME_BYTES_MAX {
@@ -133,7 +135,8 @@ impl Tx<'_> {
             }
             None => self.add_entry(to.fid, &q.to_name, moved.fid, moved.dtype())?,
         };
-        if !types::planted!("rename-half-done") {
+        let stays = q.flags & WHITEOUT != 0;
+        if !stays && !types::planted!("rename-half-done") {
             self.remove_entry(from.fid, source.cookie)?;
         }
         self.remove_link(&mut moved, from.fid, source.cookie)?;
@@ -148,12 +151,27 @@ impl Tx<'_> {
             gone = Some(t.inode);
         }
         self.record_rename(q, moved.fid, gone.as_ref());
-        let leaving = (-1, -i32::from(moves_dir));
+        if stays {
+            self.leave_whiteout(q, &from, source.cookie)?;
+        }
+        let leaving = (i64::from(stays) - 1, -i32::from(moves_dir));
         let arriving = (i64::from(!replaces), i32::from(moves_dir) - i32::from(gone_dir));
         let to = self.touch_both(from, to, leaving, arriving);
         let mut out = self.entry(moved, false)?;
         out.parent = Some(to);
         Ok(out)
+    }
+
+    /// The old name stands for a whiteout from now on.
+    fn leave_whiteout(&mut self, q: &RenameRequest, from: &Inode, cookie: u64) -> Done<()> {
+        let mut gone = self.new_inode(&q.cred, from, S_IFCHR, 0, 0)?;
+        (gone.parent, gone.place) = (from.fid, cookie);
+        self.rebind_entry(from.fid, cookie, gone.fid, gone.dtype())?;
+        self.put_inode(&gone);
+        self.record(ChangeKind::Mknod, Some(&q.cred), |r| {
+            (r.target, r.parent, r.name) = (gone.fid, from.fid, q.from_name.clone());
+        });
+        Ok(())
     }
 
     /// `other`: the inode that had the new name.

@@ -106,6 +106,13 @@ fn rename_replaces_exchanges_and_refuses_what_posix_refuses() {
     fs.rename((d, "e"), (ROOT, "e2"), 0).unwrap();
     assert_eq!((fs.getattr(d).unwrap().nlink, fs.getattr(ROOT).unwrap().nlink), (2, 4));
     assert_eq!(fs.lookup(e, "..").unwrap().fid, ROOT);
+    assert_eq!(fs.rename((d, "g"), (ROOT, "h"), 6), Err(FsError::Invalid));
+    fs.rename((d, "g"), (ROOT, "h"), 4).unwrap();
+    let gone = fs.lookup(d, "g").unwrap();
+    assert_eq!((gone.mode & 0o170_000, gone.rdev, gone.nlink), (0o020_000, 0, 1), "a whiteout is in its place");
+    assert_eq!((fs.lookup(ROOT, "h").unwrap().fid, fs.names(d)), (g, vec!["g".to_string()]));
+    fs.unlink(d, "g").unwrap();
+    fs.rmdir(ROOT, "d").unwrap();
 }
 
 #[test]

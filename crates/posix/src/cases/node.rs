@@ -3,6 +3,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use crate::check::{eq, fails, fails_any, same, yes};
+use crate::run::as_user;
 use crate::sys::*;
 
 suite! { "node";
@@ -24,6 +25,16 @@ suite! { "node";
     }
     mknod_of_a_directory_is_refused(d) {
         fails_any(&[EPERM, EINVAL], mknod(&d.join("p"), S_IFDIR | 0o755, 0))?;
+    }
+    a_device_without_a_number_is_for_everybody_and_others_are_not(d) {
+        chmod(d, 0o777)?;
+        as_user(d, 1001, 1001, &[], |d| {
+            mknod(&d.join("gone"), S_IFCHR | 0o600, 0)?;
+            let st = lstat(&d.join("gone"))?;
+            eq("type and number", (st.st_mode & S_IFMT, st.st_rdev), (S_IFCHR, 0))?;
+            fails(EPERM, mknod(&d.join("a"), S_IFCHR | 0o600, 1 << 8 | 3))?;
+            fails(EPERM, mknod(&d.join("a"), S_IFBLK | 0o600, 0))
+        })?;
     }
     a_fifo_carries_bytes(d) {
         mknod(&d.join("p"), S_IFIFO | 0o600, 0)?;

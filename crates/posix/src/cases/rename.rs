@@ -230,6 +230,27 @@ suite! { "rename";
         fails(EINVAL, rename2(&d.join("p"), &d.join("p/q"), RENAME_EXCHANGE))?;
         fails_any(&[EINVAL, ENOTEMPTY], rename2(&d.join("p/q"), &d.join("p"), RENAME_EXCHANGE))?;
     }
+    whiteout_leaves_a_device_without_a_number_in_its_place(d) {
+        mkdir(&d.join("p"), 0o755)?;
+        put(&d.join("p/a"), b"a")?;
+        put(&d.join("b"), b"b")?;
+        supported(rename2(&d.join("p/a"), &d.join("b"), RENAME_WHITEOUT))?;
+        mkdir(&d.join("q"), 0o755)?;
+        rename2(&d.join("q"), &d.join("r"), RENAME_WHITEOUT)?;
+        for gone in ["p/a", "q"] {
+            let st = lstat(&d.join(gone))?;
+            eq("type and number", (st.st_mode & S_IFMT, st.st_rdev, st.st_nlink), (S_IFCHR, 0, 1))?;
+        }
+        same("b", &get(&d.join("b"))?, b"a")?;
+        fails_any(&[ENOTEMPTY, EEXIST], rmdir(&d.join("p")))?;
+        fails(EEXIST, rename2(&d.join("b"), &d.join("p/a"), RENAME_WHITEOUT | RENAME_NOREPLACE))?;
+        fails(EINVAL, rename2(&d.join("b"), &d.join("p/a"), RENAME_WHITEOUT | RENAME_EXCHANGE))?;
+        // It is an inode like others.
+        unlink(&d.join("p/a"))?;
+        rmdir(&d.join("p"))?;
+        rename(&d.join("r"), &d.join("s"))?;
+        unlink(&d.join("q"))?;
+    }
     exchange_and_noreplace_together_are_refused(d) {
         put(&d.join("a"), b"a")?;
         put(&d.join("b"), b"b")?;
