@@ -5,7 +5,8 @@
 //! it is told to forget it. So that nobody executes a changed program with the old rights, that comes before the answer.
 use std::rc::Rc;
 
-use types::{Extent, FsError};
+use rt::LocalFuture;
+use types::{Duration, Extent, FsError};
 use wire::Op;
 use wire::mdt::{AttrFlags, Cred, SetBits, SetattrRequest};
 
@@ -16,6 +17,8 @@ use crate::open_file::OpenFile;
 
 const SET_IDS: u32 = 0o6000;
 const CAPABILITY: &[u8] = b"security.capability";
+/// How far ahead of this client's clock a modification time has to be to be one that somebody set: clocks of hosts differ.
+const AHEAD: Duration = Duration::from_secs(60);
 
 /// Whether it has attributes of which one may be a capability that was set since it was looked for.
 fn may_have_capability(inode: &Inode) -> bool {
@@ -78,6 +81,7 @@ impl Client {
             if request.size > FILE_BYTES_MAX {
                 return Err(FsError::FileTooBig);
             }
+            self.leave_future(inode).await?;
             if let Some(file) = file {
                 // A cut that fails, or is done on some of its OSTs only, leaves another size than the metadata server's.
                 file.dirty.set(true);
@@ -122,11 +126,36 @@ impl Client {
     pub fn has_privileges(&self, file: &OpenFile, ids: bool) -> bool {
         let inode = file.inode();
         let attr = inode.attr();
-        !inode.attr_valid() || ids && attr.mode & SET_IDS != 0 || may_have_capability(inode)
+        !inode.attr_valid() || ids && attr.mode & SET_IDS != 0 || may_have_capability(inode) || self.is_ahead(inode)
     }
 
-    /// The file's bytes are about to change: capabilities go, and with `ids` (the caller may not keep them) the set-id
-    /// bits. The kernel has forgotten its attributes when this ends, if anything went.
+    /// Whether the modification time lies in the future, because somebody set it.
+    fn is_ahead(&self, inode: &Inode) -> bool {
+        let (mtime, now) = (inode.attr().mtime, self.rt().wall());
+        let by = Duration::from_nanos(u64::try_from(mtime.0.saturating_sub(now.0)).unwrap_or(0));
+        by > AHEAD && inode.ahead_by_clock.get() != Some(mtime)
+    }
+
+    /// The file is about to change. Times of bytes only grow, here and at the OSTs: one that was set and lies in the future becomes that
+    /// of now before, or the change would leave it.
+    async fn leave_future(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<bool, FsError> {
+        if !self.is_ahead(inode) {
+            return Ok(false);
+        }
+        let root = Cred { caps: 3, ..Cred::default() };
+        let request = SetattrRequest { valid: SetBits::MTIME_NOW, ..SetattrRequest::default() };
+        let (me, inode) = (self.clone(), inode.clone());
+        let set: LocalFuture<Result<(), FsError>> = Box::pin(async move {
+            me.setattr(&root, &inode, request, None).await?;
+            // Where it still is, the server's clock is.
+            inode.ahead_by_clock.set(Some(inode.attr().mtime));
+            Ok(())
+        });
+        set.await.map(|()| true)
+    }
+
+    /// The file's bytes are about to change by the hand of `by`, who need not be who opened it: capabilities go, and with `ids` (`by`
+    /// may not keep them) the set-id bits; so does a modification time in the future. The kernel has forgotten its attributes when this ends, if anything went.
     ///
     /// Cancel: goes on by itself.
     ///
@@ -149,6 +178,7 @@ impl Client {
             self.setattr(by, inode, request, Some(file)).await?;
             gone = true;
         }
+        gone |= self.leave_future(inode).await?;
         if may_have_capability(inode) {
             let looked_at = inode.attr().ctime;
             let root = Cred { caps: 3, ..Cred::default() };

@@ -149,6 +149,8 @@ pub struct Inode {
     pub(crate) unwanted: Cell<bool>,
     /// The change time at which it had no capability.
     pub(crate) without_capability: Cell<Option<WallTime>>,
+    /// A modification time that lies in the future by this client's clock only.
+    pub(crate) ahead_by_clock: Cell<Option<WallTime>>,
     /// It may have lost its last name: when the kernel forgets it, so do we.
     pub(crate) unnamed: Cell<bool>,
     /// Modified here since its last attribute fetch.
@@ -192,6 +194,7 @@ impl Inode {
             last_used: Cell::new(0),
             unwanted: Cell::new(false),
             without_capability: Cell::new(None),
+            ahead_by_clock: Cell::new(None),
             unnamed: Cell::new(false),
             mtime: Cell::new(UNSET),
             atime: Cell::new(UNSET),

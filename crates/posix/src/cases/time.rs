@@ -1,7 +1,7 @@
 //! Times: utimensat(2), who moves which time, statx(2) with the birth time.
 use libc::{UTIME_NOW, UTIME_OMIT};
 
-use crate::check::{eq, fails, yes};
+use crate::check::{eq, fails, supported, yes};
 use crate::run::as_user;
 use crate::sys::*;
 
@@ -26,6 +26,27 @@ suite! { "time";
             let st = stat(&d.join("a"))?;
             eq("atime", (st.st_atime, st.st_atime_nsec), a)?;
             eq("mtime", (st.st_mtime, st.st_mtime_nsec), m)?;
+        }
+    }
+    a_change_leaves_no_time_in_the_future(d) {
+        const FUTURE: i64 = 4_000_000_000;
+        let a = d.join("a");
+        for how in ["write", "append", "truncate", "ftruncate", "fallocate", "copy"] {
+            put(&a, &[b'x'; 5000])?;
+            let fd = rw(&a)?;
+            utimens(&a, &[t(FUTURE, 0), t(FUTURE, 0)], 0)?;
+            eq(how, fstat(&fd)?.st_mtime, FUTURE)?;
+            match how {
+                "write" => write_all(&fd, b"y")?,
+                "append" => write_all(&open(&a, O_WRONLY | O_APPEND, 0)?, b"y")?,
+                "truncate" => drop(truncate(&a, 10)?),
+                "ftruncate" => drop(ftruncate(&fd, 6000)?),
+                "fallocate" => drop(supported(fallocate(&fd, 0, 0, 9000))?),
+                _ => drop(copy_range(&fd, 0, &fd, 8192, 10)?),
+            }
+            yes(&format!("{how}, open"), fstat(&fd)?.st_mtime < FUTURE)?;
+            drop(fd);
+            yes(&format!("{how}, closed"), stat(&a)?.st_mtime < FUTURE)?;
         }
     }
     times_before_1970_work(d) {
