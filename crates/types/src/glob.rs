@@ -1,12 +1,13 @@
 //! Patterns over parameter names: `*` and `?` within a part, `[abc]` and `[a-c]`, `{one,two}`; parts are separated by dots.
 //!
-//! One rule for tools, clients and servers. Cost: pattern times name, for each of at most 1024 alternatives.
+//! One rule for tools, clients and servers. Cost: pattern times name, for each of at most 128 alternatives: anybody on a host may have
+//! its mount, and all servers, look at hundreds of names.
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use alloc::{format, vec};
 
 /// Alternatives that a pattern may have at most; what is beyond stays as written.
-const ALTERNATIVES_MAX: usize = 1024;
+const ALTERNATIVES_MAX: usize = 128;
 /// Longest pattern in bytes; longer ones match nothing.
 const PATTERN_BYTES_MAX: usize = 4096;
 

@@ -14,6 +14,8 @@ pub struct Ask {
     pub request: Value,
     /// Whether the asker may change things.
     pub privileged: bool,
+    /// The user who asks.
+    pub uid: u32,
     /// Where the answer goes; a lost asker is no error.
     pub answer: Sender<Value>,
 }

@@ -125,7 +125,7 @@ fn take(stream: UnixStream, place: usize, events: &Sender<Event>, askers: &Arc<A
     };
     let events = events.clone();
     let thread = std::thread::Builder::new().name("control-ask".into()).spawn(move || {
-        if let Err(e) = converse(&stream, place, is_privileged(seat.uid), &events) {
+        if let Err(e) = converse(&stream, place, seat.uid, &events) {
             tracing::debug!("control: {e}");
         }
         // Whoever sees the end of the connection finds its place free.
@@ -158,13 +158,14 @@ fn question(mut stream: &UnixStream) -> std::io::Result<Vec<u8>> {
     Ok(line)
 }
 
-fn converse(mut stream: &UnixStream, place: usize, privileged: bool, events: &Sender<Event>) -> std::io::Result<()> {
+fn converse(mut stream: &UnixStream, place: usize, uid: u32, events: &Sender<Event>) -> std::io::Result<()> {
     let line = question(stream)?;
     let answer = match serde_json::from_slice::<Value>(&line) {
         Err(e) => json!({"error": format!("not a request: {e}"), "errno": libc::EINVAL}),
         Ok(request) => {
             let (answer, answered) = channel();
-            let asked = events.send(Event::Ask(Ask { place, request, privileged, answer }));
+            let privileged = is_privileged(uid);
+            let asked = events.send(Event::Ask(Ask { place, request, privileged, uid, answer }));
             let stopping = || json!({"error": "the daemon is stopping", "errno": libc::ESHUTDOWN});
             if asked.is_err() { stopping() } else { answered.recv().unwrap_or_else(|_| stopping()) }
         }

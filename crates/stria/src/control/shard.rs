@@ -1,8 +1,11 @@
 //! The shard's side: answers what tools ask about a client and its cluster.
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use client::Client;
 use ptlrpc::Import;
+use rt::sync::Semaphore;
 use serde_json::{Value, json};
 
 use super::Ask;
@@ -49,13 +52,40 @@ pub struct Shard {
     pub(super) client: Rc<Client>,
     pub(super) facts: Facts,
     pub(super) looks: Looks,
+    turns: Turns,
+}
+
+/// Users whose questions take turns.
+#[derive(Default)]
+struct Turns(RefCell<BTreeMap<u32, Rc<Semaphore>>>);
+
+/// A user's turn, until this is dropped.
+struct Turn<'a>(&'a Turns, u32, Rc<Semaphore>);
+
+impl Turns {
+    async fn take(&self, uid: u32) -> Turn<'_> {
+        let turn = self.0.borrow_mut().entry(uid).or_insert_with(|| Rc::new(Semaphore::new(1))).clone();
+        turn.acquire(1).await;
+        Turn(self, uid, turn)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.2.add(1);
+        let mut all = self.0.0.borrow_mut();
+        // The table has one, this is the other: nobody waits.
+        if Rc::strong_count(&self.2) == 2 {
+            all.remove(&self.1);
+        }
+    }
 }
 
 impl Shard {
     /// For a client whose daemon knows `facts`.
     #[must_use]
     pub fn new(client: Rc<Client>, facts: Facts) -> Rc<Shard> {
-        let shard = Rc::new(Shard { client, facts, looks: Looks::default() });
+        let shard = Rc::new(Shard { client, facts, looks: Looks::default(), turns: Turns::default() });
         let weak = Rc::downgrade(&shard);
         shard.client.osts().on_settings(Rc::new(move |settings| {
             if let Some(shard) = weak.upgrade() {
@@ -69,6 +99,8 @@ impl Shard {
     pub fn take(self: &Rc<Self>, ask: Ask) {
         let me = self.clone();
         self.client.rt().spawn(async move {
+            // What a user asks for keeps this thread busy, and those of servers: it is one thing at a time, whatever it costs.
+            let _turn = if ask.privileged { None } else { Some(me.turns.take(ask.uid).await) };
             let asked = ask.request["do"].as_str().unwrap_or_default().to_string();
             let changes = matches!(
                 asked.as_str(),
@@ -381,4 +413,25 @@ pub(super) fn import_facts(import: &Import) -> Value {
         "last_committed": import.last_committed().0,
         "failure": import.failure(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    use super::*;
+
+    #[test]
+    fn questions_of_one_user_take_turns_and_those_of_others_do_not_wait_for_them() {
+        let (turns, mut cx) = (Turns::default(), Context::from_waker(Waker::noop()));
+        let (mut one, mut two, mut other) = (pin!(turns.take(7)), pin!(turns.take(7)), pin!(turns.take(8)));
+        let std::task::Poll::Ready(first) = one.as_mut().poll(&mut cx) else { panic!("nobody was before") };
+        assert!(two.as_mut().poll(&mut cx).is_pending());
+        assert!(other.as_mut().poll(&mut cx).is_ready());
+        drop(first);
+        assert!(two.as_mut().poll(&mut cx).is_ready());
+        assert!(turns.0.borrow().is_empty(), "nobody is remembered");
+    }
 }
