@@ -216,7 +216,7 @@ impl Meta {
         }
         let inode = self.inode(reply.attr.fid);
         self.take_attr(&inode, told, whole, &reply.attr);
-        self.learn_layout(&inode, &reply.layout).await?;
+        self.learn_layout(&inode, &reply.layout, &reply.capabilities).await?;
         Ok(Some(inode))
     }
 

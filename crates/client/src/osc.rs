@@ -10,7 +10,7 @@ use frames::FRAME_BYTES;
 use hashbrown::HashMap;
 use ldlm::LockCookie;
 use ptlrpc::turns::{Rank, Turns};
-use ptlrpc::{Callbacks, Import};
+use ptlrpc::{CAPABILITY_BYTES, Callbacks, Import};
 use rt::sync::Event;
 use rt::{Nid, Rt};
 use rustc_hash::FxBuildHasher;
@@ -75,6 +75,8 @@ pub struct Osc {
     osts: Weak<Osts>,
     /// Objects of files that are known here.
     objects: Table<ObjectId, Rc<Object>>,
+    /// What shows that this client may use them, where its root is a subtree.
+    pub(crate) capabilities: Table<ObjectId, [u8; CAPABILITY_BYTES]>,
     pages: Rc<PageCache>,
     losses: Rc<Losses>,
     jobs: Rc<Jobs>,
@@ -118,6 +120,7 @@ impl Osc {
             locks,
             osts: Rc::downgrade(osts),
             objects: RefCell::default(),
+            capabilities: RefCell::default(),
             pages: osts.pages.clone(),
             losses: osts.losses.clone(),
             jobs: osts.sessions.jobs().clone(),
@@ -570,7 +573,7 @@ impl Osts {
     ///
     /// # Errors
     /// `NoTarget`: it names an OST that is not in the map.
-    pub(crate) fn take_layout(&self, inode: &Rc<Inode>, bytes: &[u8]) -> Result<(), FsError> {
+    pub(crate) fn take_layout(&self, inode: &Rc<Inode>, bytes: &[u8], capabilities: &[u8]) -> Result<(), FsError> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -578,6 +581,10 @@ impl Osts {
             tracing::error!(file = %inode.fid, "layout: {e}");
             FsError::from(e)
         })?;
+        for (o, capability) in layout.objects().iter().zip(capabilities.as_chunks().0) {
+            let osc = self.osc(self.object(o.object, o.ost)?.ost);
+            osc.capabilities.borrow_mut().insert(o.object, *capability);
+        }
         if inode.striping().is_some_and(|s| s.layout == layout) {
             return Ok(());
         }
@@ -598,7 +605,11 @@ impl Osts {
     }
     /// Forgets objects that nothing refers to.
     pub(crate) fn prune(&self) {
-        self.table.borrow().iter().for_each(|osc| osc.objects.borrow_mut().retain(|_, o| osc.needs(o)));
+        for osc in self.table.borrow().iter() {
+            let mut objects = osc.objects.borrow_mut();
+            objects.retain(|_, o| osc.needs(o));
+            osc.capabilities.borrow_mut().retain(|id, _| objects.contains_key(id));
+        }
     }
     fn objects(&self) -> Vec<Rc<Object>> {
         self.table.borrow().iter().flat_map(|osc| osc.objects.borrow().values().cloned().collect::<Vec<_>>()).collect()

@@ -197,6 +197,10 @@ impl Sessions {
         self.imports.borrow().iter().for_each(|i| i.set_timeouts(timeouts));
         Ok(())
     }
+    /// Whether OSTs let this client at no object whose capability it does not show.
+    pub(crate) fn shows_capabilities(&self) -> bool {
+        self.cluster.shows_capabilities()
+    }
     /// What this client's sessions come from. Whoever knows it may say one day that this client's process has ended.
     #[must_use]
     pub fn key(&self) -> &SessionKey {

@@ -84,6 +84,25 @@ impl Acl {
         has(USER_OBJ) && has(GROUP_OBJ) && has(OTHER) && (!named || has(MASK))
     }
 
+    /// The same for other ids of users and groups; named entries for which there is none go.
+    #[must_use]
+    pub fn with_ids(&self, uid: impl Fn(u32) -> Option<u32>, gid: impl Fn(u32) -> Option<u32>) -> Acl {
+        let map = |e: &Entry| match e.tag {
+            USER => uid(e.id).map(|id| Entry { id, ..*e }),
+            GROUP => gid(e.id).map(|id| Entry { id, ..*e }),
+            _ => Some(*e),
+        };
+        let mut entries: Vec<Entry> = self.entries.iter().filter_map(map).collect();
+        entries.sort_by_key(|e| (e.tag, if matches!(e.tag, USER | GROUP) { e.id } else { NO_ID }));
+        Acl { entries }
+    }
+    /// How many entries it has.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "an ACL always has entries")]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// The xattr value.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {

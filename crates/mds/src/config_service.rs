@@ -6,9 +6,10 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fmt;
 
-use types::{FsError, OstIndex};
+use types::{FsError, OstIndex, WallTime};
 use wire::Bytes;
 use wire::connect::{ConfigReply, OstEntry, OstPool, RegisterRequest, Setting};
+use wire::credential::CredentialRow;
 
 wire::message! {
     /// An OST that has left the cluster.
@@ -34,6 +35,10 @@ wire::message! {
         removed: Vec<RemovedOst>,
         /// Number of the change of pools or OSTs that was made last, as who asked for it had drawn it.
         last_change: u64,
+        /// Credentials of single clients, by name.
+        credentials: Vec<CredentialRow>,
+        /// When the key of all clients was revoked; 0: it was not.
+        client_key_revoked: WallTime,
     }
 }
 

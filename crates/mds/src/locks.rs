@@ -311,8 +311,9 @@ impl Mds {
         }
     }
 
-    fn call_back(self: &Rc<Self>, client: ClientId, body: BlockingCallback, patience: Duration) {
+    fn call_back(self: &Rc<Self>, client: ClientId, mut body: BlockingCallback, patience: Duration) {
         let Some(export) = self.export(client) else { return };
+        body.wanted.fid = self.fid_for(client, body.wanted.fid);
         tracing::trace!(%client, ?body, "blocking callback");
         let me = self.clone();
         // Sent at once: whatever the client is answered from now on, it hears of this before.
@@ -357,8 +358,9 @@ impl Mds {
     }
 
     /// Tells a waiter the outcome, again after a reconnect if it did not get through.
-    fn complete(self: &Rc<Self>, client: ClientId, body: CompletionCallback) {
+    fn complete(self: &Rc<Self>, client: ClientId, mut body: CompletionCallback) {
         let Some(export) = self.export(client) else { return };
+        body.lock.fid = self.fid_for(client, body.lock.fid);
         self.rt.spawn(async move {
             // Who has given up waiting answers so, and who is gone needs no lock.
             let _ = export.callback_delivered(Op::LockCompletion, &body, Duration::from_secs(30)).await;

@@ -499,6 +499,7 @@ impl Mds {
         Ok(EntryReply {
             lock: self.grant(client, inode.fid, out.bits, out.cookie),
             attr,
+            capabilities: self.capabilities_of(client, &out.layout),
             layout: out.layout,
             acl: out.acl,
             parent: out.parent.map(|p| p.attr()).unwrap_or_default(),

@@ -74,6 +74,10 @@ impl OstLink {
     fn is_in_service(&self) -> bool {
         self.port.borrow().as_ref().is_some_and(|p| p.is_in_service())
     }
+    /// What reaches it, if anything does.
+    pub(crate) fn port(&self) -> Option<Rc<dyn OstPort>> {
+        self.port.borrow().clone()
+    }
     /// Objects whose destruction may not have reached the OST's stable storage are destroyed again.
     fn redo_destroys(&self) {
         let mut queue = self.destroys.borrow_mut();
@@ -338,8 +342,9 @@ impl Mds {
             let step = if in_step_with != session {
                 self.pools.borrow_mut().update(link.ost, |p| p.in_sync = false);
                 link.redo_destroys();
-                let result = self.fill(&link, &*port, true).await;
-                match result {
+                let told = self.tell_ost_revoked(&*port).await;
+                let filled = if told.is_ok() { self.fill(&link, &*port, true).await } else { told };
+                match filled {
                     Ok(()) => {
                         in_step_with = session;
                         self.note_back(link.ost);

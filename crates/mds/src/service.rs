@@ -5,6 +5,7 @@ use ptlrpc::{Export, ReplyRecord, Request, Service, SessionRecord};
 use rt::LocalFuture;
 use types::{ClientId, FsError, HandleId, OstIndex, Transno};
 use wire::connect::{Lasting, MapChangeRequest, OstFilesRequest, ParamsRequest, RegisterRequest};
+use wire::credential::CredentialsRequest;
 use wire::lock::{CancelRequest, ConvertRequest, EnqueueReply, EnqueueRequest};
 use wire::mdt::{
     Attr, AttrFlags, BytesReply, CloseReply, CloseRequest, Closed, CreateRequest, EntryReply, Fid2pathRequest,
@@ -15,6 +16,7 @@ use wire::mdt::{
 use wire::ost::StatfsReply;
 use wire::{Bytes, Class, Decode, Encode, Header, Op};
 
+use crate::entering::{Enters, Leaves};
 use crate::handles::Open;
 use crate::keys;
 use crate::mds::{Answered, Caller, Mds};
@@ -23,17 +25,29 @@ use crate::tx::{Done, Tx};
 
 impl Mds {
     /// Carries out one decoded operation and encodes its answer: (answer, transaction, to be remembered).
-    async fn op<Q: Decode, T, R: Encode>(
+    async fn op<Q: Decode + Enters, T, R: Encode + Leaves>(
         self: &Rc<Self>,
         caller: Caller,
         body: &[u8],
         op: impl Fn(&mut Tx<'_>, &Q) -> Done<T>,
         finish: impl Fn(&Rc<Mds>, T) -> Result<R, FsError>,
     ) -> Result<Outcome, FsError> {
-        let q: Q = wire::decode(body).map_err(FsError::from)?;
-        let Answered { reply, transno, basis, remembered } = self.run(caller, |tx| op(tx, &q), finish).await?;
-        let remember = remembered.is_some();
-        Ok(Outcome { body: remembered.unwrap_or_else(|| wire::encode(&reply)), transno, basis, remember })
+        let mut q: Q = wire::decode(body).map_err(FsError::from)?;
+        let limits = self.limits_of(caller);
+        let Some(limits) = &limits else {
+            return self.run(caller, |tx| op(tx, &q), finish).await.map(Outcome::of);
+        };
+        q.enter(limits)?;
+        let within = |tx: &mut Tx<'_>| {
+            tx.within(limits, &q.names())?;
+            op(tx, &q)
+        };
+        let leaving = |m: &Rc<Mds>, out| {
+            let mut reply = finish(m, out)?;
+            reply.leave(limits);
+            Ok(reply)
+        };
+        self.run(caller, within, leaving).await.map(Outcome::of)
     }
 
     /// Carries out one request: what [`Service::handle`] does, without a session around it.
@@ -67,7 +81,13 @@ impl Mds {
             }
             Op::MdtReadlink => self.op(caller, body, |tx, q: &InodeRequest| tx.readlink(q), value).await,
             Op::MdtFid2path => self.op(caller, body, |tx, q: &Fid2pathRequest| tx.fid2path(q), value).await,
-            Op::MdtGetxattr => self.op(caller, body, |tx, q: &XattrRequest| tx.getxattr(q), value).await,
+            Op::MdtGetxattr => {
+                let limits = self.limits_of(caller);
+                let shown = move |tx: &mut Tx<'_>, q: &XattrRequest| {
+                    tx.getxattr(q).map(|value| tx.value_for(limits.as_deref(), &q.name, value))
+                };
+                self.op(caller, body, shown, value).await
+            }
             Op::MdtListxattr => {
                 self.op(caller, body, |tx, q: &XattrRequest| tx.listxattr(q), |_, names| Ok(NamesReply { names })).await
             }
@@ -75,20 +95,10 @@ impl Mds {
             Op::MdtStatfs => Ok(Outcome::plain(&self.statfs())),
             Op::MdtSettled => self.told_settled(client, body),
             Op::MdtSync => self.store.sync().await.map(|()| Outcome::plain(&())),
-            Op::LockEnqueue => {
-                let q: EnqueueRequest = wire::decode(body).map_err(FsError::from)?;
-                self.enqueue(caller, &q).await.map(|r| Outcome::plain(&r))
+            Op::LockEnqueue | Op::LockCancel | Op::LockConvert => self.serve_lock(caller, op, body).await,
+            Op::Config | Op::Register | Op::MapChange | Op::OstFiles | Op::Credentials => {
+                self.serve_map(op, body).await
             }
-            Op::LockCancel => {
-                let q: CancelRequest = wire::decode(body).map_err(FsError::from)?;
-                self.cancel(client, &q);
-                Ok(Outcome::plain(&()))
-            }
-            Op::LockConvert => {
-                let q: ConvertRequest = wire::decode(body).map_err(FsError::from)?;
-                self.convert(client, &q).map(|r| Outcome::plain(&r))
-            }
-            Op::Config | Op::Register | Op::MapChange | Op::OstFiles => self.serve_map(op, body).await,
             Op::Changelog | Op::ChangelogUser => self.serve_changelog(op, body).await,
             Op::Jobs => {
                 let q: wire::connect::JobsRequest = wire::decode(body).map_err(FsError::from)?;
@@ -108,7 +118,31 @@ impl Mds {
         }
     }
 
-    /// Requests about the cluster map.
+    /// Requests about locks. Their inode is the server's from here on, and the client's again in the answer.
+    async fn serve_lock(self: &Rc<Self>, caller: Caller, op: Op, body: &[u8]) -> Result<Outcome, FsError> {
+        let client = caller.client;
+        let mut reply = match op {
+            Op::LockEnqueue => {
+                let mut q: EnqueueRequest = wire::decode(body).map_err(FsError::from)?;
+                q.lock.fid = self.fid_of(client, q.lock.fid);
+                self.may_name(caller, q.lock.fid).await?;
+                self.enqueue(caller, &q).await?
+            }
+            Op::LockConvert => {
+                let q: ConvertRequest = wire::decode(body).map_err(FsError::from)?;
+                self.convert(client, &q)?
+            }
+            _ => {
+                let q: CancelRequest = wire::decode(body).map_err(FsError::from)?;
+                self.cancel(client, &q);
+                return Ok(Outcome::plain(&()));
+            }
+        };
+        reply.lock.fid = self.fid_for(client, reply.lock.fid);
+        Ok(Outcome::plain(&reply))
+    }
+
+    /// Requests about the cluster map, and what is kept with it.
     async fn serve_map(self: &Rc<Self>, op: Op, body: &[u8]) -> Result<Outcome, FsError> {
         match op {
             Op::Register => {
@@ -118,6 +152,10 @@ impl Mds {
             Op::MapChange => {
                 let q: MapChangeRequest = wire::decode(body).map_err(FsError::from)?;
                 self.change_map(&q).await.map(|r| Outcome::plain(&r))
+            }
+            Op::Credentials => {
+                let q: CredentialsRequest = wire::decode(body).map_err(FsError::from)?;
+                self.credentials(&q).await.map(|r| Outcome::plain(&r))
             }
             Op::OstFiles => {
                 let q: OstFilesRequest = wire::decode(body).map_err(FsError::from)?;
@@ -199,7 +237,8 @@ impl Mds {
                 else {
                     return;
                 };
-                let open = Open { client: header.client, fid: reply.entry.attr.fid, writes: writes(q.flags) };
+                let fid = self.fid_of(header.client, reply.entry.attr.fid);
+                let open = Open { client: header.client, fid, writes: writes(q.flags) };
                 self.handles.borrow_mut().reopen(reply.handle, open);
                 strip(&mut reply.entry);
                 record.body = wire::encode(&reply);
@@ -414,6 +453,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Of an operation that went through.
+    pub(crate) fn of<R: Encode>(answered: Answered<R>) -> Outcome {
+        let Answered { reply, transno, basis, remembered } = answered;
+        let remember = remembered.is_some();
+        Outcome { body: remembered.unwrap_or_else(|| wire::encode(&reply)), transno, basis, remember }
+    }
     pub(crate) fn plain<R: Encode>(reply: &R) -> Outcome {
         Outcome { body: wire::encode(reply), transno: Transno(0), basis: 0, remember: false }
     }
@@ -449,6 +494,9 @@ impl Service for Mds {
     }
     fn epoch(&self) -> u64 {
         self.boot
+    }
+    fn is_revoked(&self, credential: u64) -> bool {
+        self.map.is_revoked(credential)
     }
     fn replays_are_independent(&self) -> bool {
         self.store.shares_committed()

@@ -97,6 +97,8 @@ pub struct Tx<'a> {
     pub now: WallTime,
     /// The transaction it becomes when it changes something.
     pub transno: u64,
+    /// The directory that is the client's root.
+    pub(crate) root: Fid,
     /// It was permitted and answered before a restart: no checks of rights, no surprises.
     pub replay: bool,
     /// Remember the answer although nothing in the store changes (opens).
@@ -132,6 +134,7 @@ impl<'a> Tx<'a> {
             client,
             now: mds.clock(),
             transno,
+            root: Fid::ROOT,
             replay,
             remember: false,
             puts: SmallVec::new(),

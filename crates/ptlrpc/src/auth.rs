@@ -1,17 +1,23 @@
 //! Proof of the cluster key: both sides show that they know it, neither sends it.
 //!
 //! A cluster has one secret, the administrator's. The client's key comes from it and leads to nothing else: a host that
-//! only mounts needs that key alone.
+//! only mounts needs that key alone. So does the key of each credential, which is that of one description of limits.
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use rt::Nid;
 use types::ClientId;
 use wire::connect::{ConnectReply, ConnectRequest, Role};
 
+use crate::capability::CapabilityKey;
+use crate::credential::Limits;
+
 /// What the text of a client's key begins with; the key follows as hexadecimal digits.
 const CLIENT_PREFIX: &str = "stria-client-1:";
+/// What the text of a credential begins with; its description and its key follow as hexadecimal digits, with a colon between them.
+const CREDENTIAL_PREFIX: &str = "stria-credential-1:";
 /// What the text of an administrator's key that is made here begins with.
 const ADMIN_PREFIX: &str = "stria-admin-1:";
 
@@ -50,8 +56,14 @@ impl Security {
 /// which is why a server without one listens inside its own process only.
 #[derive(Clone)]
 pub struct ClusterKey {
+    /// What a client proves: the key of all clients, or that of `credential`.
     client: [u8; 32],
     admin: Option<[u8; 32]>,
+    /// What the keys of credentials come from.
+    issuer: Option<[u8; 32]>,
+    /// What capabilities of objects are made with.
+    capabilities: Option<CapabilityKey>,
+    credential: Option<Arc<Limits>>,
     secret: bool,
     security: Security,
 }
@@ -69,6 +81,9 @@ impl ClusterKey {
         ClusterKey {
             client: blake3::derive_key("stria cluster key, version 1", secret),
             admin: Some(blake3::derive_key("stria administrator key, version 1", secret)),
+            issuer: Some(blake3::derive_key("stria credential key, version 1", secret)),
+            capabilities: Some(CapabilityKey(blake3::derive_key("stria capability key, version 1", secret))),
+            credential: None,
             secret: true,
             security: Security::Auto,
         }
@@ -92,7 +107,11 @@ impl ClusterKey {
     pub fn new_text(secret: &[u8; 32]) -> String {
         format!("{ADMIN_PREFIX}{}\n", hex(secret))
     }
-    /// From the text of a key file: a client's key, or a secret of at least 16 bytes besides white space at the ends, which
+    fn of_client(client: [u8; 32], credential: Option<Arc<Limits>>) -> ClusterKey {
+        let (admin, issuer, capabilities) = (None, None, None);
+        ClusterKey { client, admin, issuer, capabilities, credential, secret: true, security: Security::Auto }
+    }
+    /// From the text of a key file: a client's key, a credential, or a secret of at least 16 bytes besides white space at the ends, which
     /// is an administrator's.
     ///
     /// # Errors
@@ -103,7 +122,10 @@ impl ClusterKey {
             let client = from_hex(digits).ok_or_else(|| {
                 format!("behind '{CLIENT_PREFIX}' there are not 64 hexadecimal digits: copy keys/client.key anew")
             })?;
-            return Ok(ClusterKey { client, admin: None, secret: true, security: Security::Auto });
+            return Ok(ClusterKey::of_client(client, None));
+        }
+        if let Some(rest) = text.strip_prefix(CREDENTIAL_PREFIX.as_bytes()) {
+            return of_credential(rest);
         }
         if text.len() < 16 {
             return Err(format!(
@@ -117,6 +139,33 @@ impl ClusterKey {
     #[must_use]
     pub fn client_text(&self) -> String {
         format!("{CLIENT_PREFIX}{}\n", hex(&self.client))
+    }
+    /// The credential of a description, as its holder has it. `None`: this is not an administrator's key.
+    #[must_use]
+    pub fn credential_of(&self, limits: Limits) -> Option<ClusterKey> {
+        let client = *blake3::keyed_hash(self.issuer.as_ref()?, &limits.bytes()).as_bytes();
+        Some(ClusterKey { security: self.security, ..ClusterKey::of_client(client, Some(Arc::new(limits))) })
+    }
+    /// The text of the file that the host of a credential gets; `None`: it is none.
+    #[must_use]
+    pub fn credential_text(&self) -> Option<String> {
+        let description = self.credential.as_ref()?.bytes();
+        Some(format!("{CREDENTIAL_PREFIX}{}:{}\n", hex(&description), hex(&self.client)))
+    }
+    /// What capabilities of objects are made with; `None`: this is not an administrator's key.
+    #[must_use]
+    pub fn capabilities(&self) -> Option<CapabilityKey> {
+        self.capabilities
+    }
+    /// Whether its holder has to show capabilities of objects.
+    #[must_use]
+    pub fn shows_capabilities(&self) -> bool {
+        self.credential.as_ref().is_some_and(|l| l.subtree().is_some())
+    }
+    /// What its holder may do, if it is a credential.
+    #[must_use]
+    pub fn limits(&self) -> Option<&Arc<Limits>> {
+        self.credential.as_ref()
     }
     /// Whether it is a real secret.
     #[must_use]
@@ -179,6 +228,9 @@ impl ClusterKey {
 
 impl fmt::Debug for ClusterKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(limits) = &self.credential {
+            return write!(f, "ClusterKey(credential {})", limits.name());
+        }
         f.write_str(match (self.secret, self.admin) {
             (false, _) => "ClusterKey(none)",
             (true, None) => "ClusterKey(client)",
@@ -298,23 +350,37 @@ impl fmt::Debug for SessionKey {
     }
 }
 
-fn hex(bytes: &[u8; 32]) -> String {
+/// What follows the prefix of a credential's text.
+fn of_credential(rest: &[u8]) -> Result<ClusterKey, String> {
+    let cut = || {
+        format!(
+            "behind '{CREDENTIAL_PREFIX}' there are not a description and a key of 64 hexadecimal digits: copy the credential's file anew"
+        )
+    };
+    let at = rest.iter().position(|b| *b == b':').ok_or_else(cut)?;
+    let (description, key) = (&rest[..at], &rest[at + 1..]);
+    let (description, key) = (bytes_of_hex(description).ok_or_else(cut)?, from_hex(key).ok_or_else(cut)?);
+    Ok(ClusterKey::of_client(key, Some(Arc::new(Limits::read(&description)?))))
+}
+
+fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
 fn from_hex(digits: &[u8]) -> Option<[u8; 32]> {
-    let text =
-        std::str::from_utf8(digits).ok().filter(|t| t.len() == 64 && t.bytes().all(|b| b.is_ascii_hexdigit()))?;
-    let mut bytes = [0; 32];
-    for (i, byte) in bytes.iter_mut().enumerate() {
-        *byte = u8::from_str_radix(&text[2 * i..2 * i + 2], 16).ok()?;
-    }
-    Some(bytes)
+    bytes_of_hex(digits)?.try_into().ok()
+}
+
+fn bytes_of_hex(digits: &[u8]) -> Option<Vec<u8>> {
+    let digit = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
+    let pairs = digits.chunks(2).map(|pair| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?));
+    pairs.collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::credential::Credential;
 
     #[test]
     fn a_server_knows_the_addresses_that_lead_to_it() {
@@ -363,6 +429,31 @@ mod tests {
         assert!(ClusterKey::from_text(b"stria-client-1:12").unwrap_err().contains("64 hexadecimal digits"));
         let shown = format!("{admin:?} {client:?}");
         assert_eq!(shown, "ClusterKey(administrator) ClusterKey(client)");
+    }
+
+    #[test]
+    fn a_credential_is_one_description_and_its_key_is_no_others() {
+        let describe = |id, flags| {
+            let said = Credential { version: 1, cluster: 3, id, name: "lab".into(), flags, ..Credential::default() };
+            Limits::new(said).unwrap()
+        };
+        let admin = ClusterKey::from_text(ClusterKey::new_text(&[7; 32]).as_bytes()).unwrap();
+        let issued = admin.credential_of(describe(9, 1)).unwrap();
+        let text = issued.credential_text().unwrap();
+        let held = ClusterKey::from_text(text.as_bytes()).unwrap();
+        assert_eq!((held.client, held.role(), held.is_administrator()), (issued.client, Role::Client, false));
+        assert_eq!(held.limits().unwrap().said().id, 9);
+        assert_eq!(format!("{held:?}"), "ClusterKey(credential lab)");
+        let others = [admin.credential_of(describe(9, 0)), admin.credential_of(describe(8, 1)), Some(admin.clone())];
+        assert!(others.iter().all(|o| o.as_ref().unwrap().client != held.client), "another description, another key");
+        assert!(held.credential_of(describe(9, 0)).is_none() && held.credential_text() == Some(text.clone()));
+        // Whoever takes its limit away has no key for what is left.
+        let edited = text.replacen(&hex(&describe(9, 1).bytes()), &hex(&describe(9, 0).bytes()), 1);
+        let edited = ClusterKey::from_text(edited.as_bytes()).unwrap();
+        assert_ne!(edited.client, admin.credential_of(describe(9, 0)).unwrap().client);
+        for cut in ["stria-credential-1:", "stria-credential-1:00:11", &text[..text.len() - 2]] {
+            assert!(ClusterKey::from_text(cut.as_bytes()).unwrap_err().contains("copy the credential's file anew"));
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use frames::Bulk;
 use rt::sync::{Event, OneSender, oneshot};
@@ -11,6 +12,7 @@ use wire::connect::Role;
 use wire::{Crc, Decode, Encode, Flags, Header, Op};
 
 use crate::auth::Binding;
+use crate::credential::{CLIENT_KEY, Limits};
 use crate::early::{Early, Place};
 use crate::stream::Sink;
 
@@ -129,6 +131,10 @@ pub struct Export {
     pub(crate) boot: Cell<u64>,
     /// What the present connection proved.
     pub(crate) role: Cell<Role>,
+    /// What the present connection's credential allows, if it has proved one.
+    pub(crate) limits: RefCell<Option<Arc<Limits>>>,
+    /// A task ends the session when its credential does.
+    pub(crate) is_timed: Cell<bool>,
     /// Requests without an answer.
     pub(crate) running: Cell<usize>,
     evicted: Cell<bool>,
@@ -166,6 +172,8 @@ impl Export {
             binding: Cell::new(None),
             boot: Cell::new(0),
             role: Cell::new(Role::Client),
+            limits: RefCell::default(),
+            is_timed: Cell::new(false),
             running: Cell::new(0),
             evicted: Cell::new(false),
             ended: Cell::new(false),
@@ -207,6 +215,18 @@ impl Export {
     pub fn is_administrator(&self) -> bool {
         self.role.get() == Role::Administrator
     }
+    /// What the client's credential allows; `None`: it has none, and no limits.
+    #[must_use]
+    pub fn limits(&self) -> Option<Arc<Limits>> {
+        self.limits.borrow().clone()
+    }
+    /// Number of what the client has proved: its credential, or [`CLIENT_KEY`]. `None`: the administrator's key, or nothing since the
+    /// target's start.
+    #[must_use]
+    pub fn credential(&self) -> Option<u64> {
+        let proved = !self.is_administrator() && self.connections.get() > 0;
+        proved.then(|| self.limits.borrow().as_ref().map_or(CLIENT_KEY, |l| l.said().id))
+    }
     /// What the store is to remember of the session, for [`SessionRecord::binding`](crate::SessionRecord).
     #[must_use]
     pub fn binding(&self) -> Option<Binding> {
@@ -226,6 +246,9 @@ impl Export {
     pub(crate) fn lives_here(&self) -> bool {
         let (process, _) = self.origin.get().recalled();
         process.is_known() && process.host == self.rt.origin().host && !self.is_gone()
+    }
+    pub(crate) fn rt(&self) -> &Rt {
+        &self.rt
     }
     /// Where the client is, for reports.
     #[must_use]

@@ -18,6 +18,7 @@ use wire::connect::{AuthReply, GoneRequest};
 use wire::{Crc, Decode, Encode, Flags, Header, Op};
 
 use crate::auth::{ClusterKey, PROOF_BYTES, SessionKey};
+use crate::capability::CAPABILITY_BYTES;
 use crate::export::NO_SLOT;
 use crate::stream::{self, Sink};
 use crate::turns::{Rank, Turns};
@@ -56,6 +57,10 @@ pub trait Callbacks: 'static {
     /// The server was restarted: state to tell it again (opens, locks), in this order, before recovery ends.
     fn state_replays(&self) -> Vec<(Op, Vec<u8>)> {
         Vec::new()
+    }
+    /// The capability of the object that a request is about; asked for where the credential is of a subtree.
+    fn capability(&self, _op: Op, _body: &[u8]) -> Option<[u8; CAPABILITY_BYTES]> {
+        None
     }
     /// The answer to one of the above.
     fn on_state_replayed(&self, _op: Op, _request: &[u8], _answer: Result<Vec<u8>, FsError>) {}
@@ -191,6 +196,8 @@ pub struct Import {
     failure: RefCell<Option<String>>,
     /// The last attempt ended over the cluster key, or over who we are: trying again will not help whoever waits.
     refused: Cell<bool>,
+    /// What we proved opens nothing at the target: every request fails.
+    barred: Cell<bool>,
     /// Given up for now: nothing connects, every request fails.
     inactive: Cell<bool>,
     /// What answers at the address has another store than the target's: every request fails until the right one does.
@@ -253,6 +260,7 @@ impl Import {
             session: RefCell::default(),
             failure: RefCell::new(None),
             refused: Cell::new(false),
+            barred: Cell::new(false),
             inactive: Cell::new(false),
             foreign: Cell::new(false),
             uuid: Cell::new(0),
@@ -340,10 +348,11 @@ impl Import {
             self.changed.notify();
         }
     }
-    /// Whether requests fail at once: the target was given up, or another store answers in its place.
+    /// Whether requests fail at once: the target was given up, another store answers in its place, or our credential opens nothing
+    /// there.
     #[must_use]
     pub fn is_out_of_service(&self) -> bool {
-        self.inactive.get() || self.foreign.get()
+        self.inactive.get() || self.foreign.get() || self.barred.get()
     }
     /// What the server said when the session was opened.
     #[must_use]
@@ -492,6 +501,7 @@ impl Import {
         let mut header = Header::request(op, self.config.client, xid);
         header.flags = if matches!(rank, Rank::Urgent(_)) { options.flags.with(Flags::URGENT) } else { options.flags };
         header.slot_or_credits = slot;
+        let body = self.with_capability(&mut header, body);
         let (tx, rx) = oneshot();
         self.transmit(header, body.clone(), bulk.clone());
         let keep = !options.no_replay;
@@ -500,6 +510,17 @@ impl Import {
         let pending = Pending { header, body, bulk, keep, refusals, asleep, began, sent, deadline, waiter };
         self.pending.borrow_mut().insert(xid, pending);
         rx.await.unwrap_or(Err(FsError::NotConnected))
+    }
+
+    /// A body with the capability behind it that it needs, if there is one.
+    fn with_capability(&self, header: &mut Header, mut body: Vec<u8>) -> Vec<u8> {
+        if self.config.key.shows_capabilities()
+            && let Some(capability) = self.callbacks.borrow().upgrade().and_then(|c| c.capability(header.op, &body))
+        {
+            header.flags = header.flags.with(Flags::CAPABILITY);
+            body.extend_from_slice(&capability);
+        }
+        body
     }
 
     /// Whatever waits for a slot under `tag` is urgent from now on.

@@ -6,11 +6,14 @@
 //! and not carried out again. Neither knows what the requests mean.
 //!
 //! Code map: `import` (a client's end; `connection`, `recovery`, `again`, `timeouts` below it) · `export` (a server's end, kept answers) ·
-//! `server` (listening, requests) · `reception` (one address for servers of several shards) · `sessions` (handshake, whose session, eviction) · `early` (asking for time) · `recovery` (the window after a restart) · `auth` `door` (who may open a
-//! session, and how many try) · `stream` `incoming` (messages as they come) · `turns` (permits by rank).
+//! `server` (listening, requests) · `reception` (one address for servers of several shards) · `sessions` (handshake, whose session, eviction) · `early` (asking for time) · `recovery` (the window after a restart) · `auth` `credential` `door` (who may open a
+//! session, with which limits, and how many try) · `admission` `capability` (whether a session may ask what it asks, and about which objects) · `stream` `incoming` (messages as they come) · `turns` (permits by rank).
 //! Guarded by: `crates/ptlrpc/tests`, the tests of clients and servers in `crates/cluster/tests`, `crates/sim/tests/cluster.rs`.
 
+mod admission;
 mod auth;
+mod capability;
+mod credential;
 mod door;
 mod early;
 mod export;
@@ -24,7 +27,10 @@ mod sessions;
 pub mod stream;
 pub mod turns;
 
+pub use admission::{Does, does};
 pub use auth::{Binding, ClusterKey, Security, SessionKey, meant};
+pub use capability::{CAPABILITY_BYTES, CapabilityKey, object_of};
+pub use credential::{CLIENT_KEY, CLIENT_KEY_NAME, Limits, Validity, check_name};
 pub use export::{Export, ReplyRecord, Request, SLOTS_MAX};
 pub use import::{AdaptiveTimeouts, CallOptions, Callbacks, Import, ImportConfig, ImportState, Reply};
 pub use quiet::{HeldSet, Leaving, Quiet, watch_quiet};

@@ -9,9 +9,9 @@ use rt::real::Arrival;
 use rt::sync::Event;
 use rt::{Connection, LocalFuture, Nid, Rt};
 use types::{ClientId, Duration, FsError, Origin, Transno, Xid};
-use wire::connect::{Lasting, ParamsRequest};
 use wire::{Class, Flags, Header, Op, WireError};
 
+use crate::admission;
 use crate::auth::{Binding, ClusterKey};
 use crate::door::{Door, HANDSHAKE_WITHIN};
 use crate::export::{Arrived, Export, ReplyRecord, Request, SLOTS_MAX, is_slot};
@@ -58,6 +58,10 @@ pub trait Service: 'static {
     }
     /// A client has seen a server of a later epoch: it is time to look whether the store is still this one's.
     fn look_whether_replaced(self: Rc<Self>) {}
+    /// Whether a credential ([`crate::CLIENT_KEY`]: the key of all clients) was revoked.
+    fn is_revoked(&self, _credential: u64) -> bool {
+        false
+    }
     /// Carries a request out and answers it. Runs as a task of its own; requests of one client may overlap.
     fn handle(self: Rc<Self>, request: Request) -> LocalFuture<()>;
     /// Every transaction of this client up to here is on stable storage.
@@ -105,14 +109,6 @@ pub trait Service: 'static {
     fn credits(&self) -> u16 {
         64
     }
-}
-
-/// Whether a request is for administrators and servers alone: what changes servers, moves targets, or makes and destroys
-/// objects in the metadata server's name.
-fn needs_administrator(op: Op, body: &[u8]) -> bool {
-    // What is no question at all is refused as such.
-    let changes = |q: ParamsRequest| q.value.is_some() || q.lasting != Lasting::No;
-    op.is(Class::ADMINISTRATOR) || op == Op::Params && wire::decode(body).is_ok_and(changes)
 }
 
 /// Settings of a [`Server`].
@@ -501,6 +497,10 @@ impl Server {
             if export.is_evicted() {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "evicted"));
             }
+            if export.has_expired() {
+                evict(target, export.client()).await;
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "its credential has expired"));
+            }
             if target.service.is_replaced() {
                 return Err(io::Error::other("another server has this target's store"));
             }
@@ -544,7 +544,8 @@ impl Server {
     }
 
     /// Decides whether a request is new, running, or was answered, and starts it if it is new.
-    fn accept(&self, target: &Rc<Target>, export: &Rc<Export>, header: Header, body: Vec<u8>, bulk: Bulk) {
+    fn accept(&self, target: &Rc<Target>, export: &Rc<Export>, header: Header, mut body: Vec<u8>, bulk: Bulk) {
+        let shown = admission::capability_of(&header, &mut body);
         if header.flags.has(Flags::REPLAY) && header.transno.0 != 0 && header.transno <= export.replayed.get() {
             // The connection broke and the client begins anew, while its slots stand for later requests already.
             export.answer_replayed(&header);
@@ -563,8 +564,9 @@ impl Server {
             }
         }
         let request = Request::new(header, body, bulk, export.clone());
-        if !export.is_administrator() && needs_administrator(header.op, &request.body) {
-            return request.reply::<()>(Err(FsError::NotPermitted));
+        let asked = (header.op, &request.body[..], &shown[..]);
+        if let Err(e) = admission::admit(export, self.config.key.capabilities(), asked) {
+            return request.reply::<()>(Err(e));
         }
         if header.op == Op::Ping {
             if header.flags.has(Flags::REPLAY_DONE) {

@@ -6,16 +6,18 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
 
 use frames::Bulk;
 use rt::Nid;
 use rt::sync::Event;
-use types::{ClientId, FsError, Instant, Origin};
-use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest, GoneRequest};
+use types::{ClientId, Duration, FsError, Instant, Origin};
+use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest, GoneRequest, Role};
 use wire::{Bytes, Op};
 
 use crate::auth::{Binding, ClusterKey, PROOF_BYTES, SessionKey, is_here, meant};
+use crate::credential::{CLIENT_KEY, CLIENT_KEY_NAME, Limits, Validity};
 use crate::export::{Export, Request};
 use crate::server::{EVICTED_MAX, Server, Target, make_export};
 use crate::stream::{Sink, Source};
@@ -29,6 +31,21 @@ struct Whose {
     next: Binding,
     origin: Origin,
     /// The client lived after this: it answered a number that was drawn then.
+    lived: Instant,
+}
+
+/// A connection whose ends have proved what they said.
+struct Proved {
+    target: Rc<Target>,
+    /// As the client called it.
+    name: String,
+    ask: ConnectRequest,
+    /// What the client has.
+    key: ClusterKey,
+    /// The message that awaits its answer.
+    header: wire::Header,
+    auth: AuthRequest,
+    /// The client lived after this.
     lived: Instant,
 }
 
@@ -77,11 +94,72 @@ impl Server {
         sink: &Rc<Sink>,
         source: &mut Source,
     ) -> io::Result<(Rc<Target>, Rc<Export>)> {
+        let Proved { target, name, ask, key, header, auth, lived } = self.prove(here, sink, source).await?;
+        let client = header.client;
+        let refuse = |e: FsError, why: String| {
+            sink.send(header.reply(Err(e)), Vec::new(), Bulk::new());
+            Err(bad(why))
+        };
+        if let Err(e) = self.may_open(&target, ask.role, key.limits()) {
+            return refuse(e, format!("{}: {e}", shown(key.limits())));
+        }
+        let epoch = target.service.epoch();
+        if auth.epoch > epoch && epoch != 0 || target.service.is_replaced() {
+            // A client is not believed, its own store is.
+            target.service.clone().look_whether_replaced();
+            return refuse(
+                FsError::Stale,
+                format!("the peer has seen {name} in epoch {}, this is epoch {epoch}", auth.epoch),
+            );
+        }
+        let whose = Whose {
+            recoverable: ask.recoverable,
+            held: Binding::of(&auth.identity),
+            next: Binding::of(if auth.next.is_empty() { &auth.identity } else { &auth.next }),
+            origin: origin_of(&ask).remembered_by(self.rt.origin()),
+            lived,
+        };
+        let opened = match self.end_other_boots(&target, client, &whose) {
+            Ok(()) => self.open_session(&target, client, whose).await,
+            Err(e) => Err(e),
+        };
+        let (export, known) = match opened {
+            Ok(session) => session,
+            Err(e) => return refuse(e, format!("session refused: {e}")),
+        };
+        export.role.set(ask.role);
+        *export.limits.borrow_mut() = key.limits().cloned();
+        export.connected(sink.clone());
+        // It may have been revoked while the session was opened: whoever revoked it did not find the session.
+        if let Err(e) = self.may_open(&target, ask.role, key.limits()) {
+            let refused = refuse(e, format!("{}: {e}", shown(key.limits())));
+            evict(&target, client).await;
+            return refused;
+        }
+        watch_expiry(&target, &export);
+        target.recovery.note_progress(client);
+        export.last_heard.set(self.rt.now());
+        export.lived.set(lived);
+        let reply = self.session_reply(&target, &export, known.then_some(auth.granted), epoch);
+        sink.send(header.reply(Ok(())), wire::encode(&reply), Bulk::new());
+        // Behind the answer: the client takes callbacks only over a connection that it knows to be open.
+        export.announce();
+        if known {
+            target.service.session_connected(client);
+        }
+        Ok((target, export))
+    }
+
+    /// The first half of a handshake: both ends prove the key of what the client says that it has.
+    async fn prove(&self, here: &Nid, sink: &Rc<Sink>, source: &mut Source) -> io::Result<Proved> {
         let (h, body) = source.recv().await?;
         if h.op != Op::Connect || h.bulk_len != 0 || h.client.0 == 0 {
             return Err(bad(format!("expected Connect, got {:?}", h.op)));
         }
         let (ask, name, target) = self.asked_target(here, &body, &h, sink)?;
+        let key = self.key_of(&ask).inspect_err(|_| {
+            sink.send(h.reply(Err(FsError::KeyRejected)), Vec::new(), Bulk::new());
+        })?;
         let (nonce, lived) = (self.rt.secret_bytes::<PROOF_BYTES>(), self.rt.now());
         let mut reply = ConnectReply {
             nonce: nonce.to_vec().into(),
@@ -91,55 +169,43 @@ impl Server {
         };
         let (nonces, meant) = ([&ask.nonce[..], &nonce[..]], meant(&ask, &reply, sink.binding()));
         let prove = |side: &str| {
-            let proof = self.config.key.proof(side, ask.role, nonces, &meant, h.client);
+            let proof = key.proof(side, ask.role, nonces, &meant, h.client);
             proof.ok_or_else(|| bad("this server has no administrator's key".into()))
         };
         reply.proof = prove("server")?.to_vec().into();
         sink.send(h.reply(Ok(())), wire::encode(&reply), Bulk::new());
-        let (h2, body) = source.recv().await?;
+        let (header, body) = source.recv().await?;
         let auth: AuthRequest = wire::decode(&body).map_err(|e| bad(e.to_string()))?;
-        if h2.op != Op::Auth || h2.client != h.client || !ClusterKey::matches(&prove("client")?, &auth.proof) {
-            sink.send(h2.reply(Err(FsError::Access)), Vec::new(), Bulk::new());
+        if header.op != Op::Auth || header.client != h.client || !ClusterKey::matches(&prove("client")?, &auth.proof) {
+            sink.send(header.reply(Err(FsError::Access)), Vec::new(), Bulk::new());
             return Err(bad("the peer does not know the cluster key".into()));
         }
-        let epoch = target.service.epoch();
-        if auth.epoch > epoch && epoch != 0 || target.service.is_replaced() {
-            // A client is not believed, its own store is.
-            target.service.clone().look_whether_replaced();
-            sink.send(h2.reply(Err(FsError::Stale)), Vec::new(), Bulk::new());
-            return Err(bad(format!("the peer has seen {name} in epoch {}, this is epoch {epoch}", auth.epoch)));
+        Ok(Proved { target, name, ask, key, header, auth, lived })
+    }
+
+    /// The key that a peer is to prove: that of the description which it shows, else the role's.
+    fn key_of(&self, ask: &ConnectRequest) -> io::Result<ClusterKey> {
+        if ask.credential.is_empty() {
+            return Ok(self.config.key.clone());
         }
-        let whose = Whose {
-            recoverable: ask.recoverable,
-            held: Binding::of(&auth.identity),
-            next: Binding::of(if auth.next.is_empty() { &auth.identity } else { &auth.next }),
-            origin: origin_of(&ask).remembered_by(self.rt.origin()),
-            lived,
-        };
-        let opened = match self.end_other_boots(&target, h.client, &whose) {
-            Ok(()) => self.open_session(&target, h.client, whose).await,
-            Err(e) => Err(e),
-        };
-        let (export, known) = match opened {
-            Ok(session) => session,
-            Err(e) => {
-                sink.send(h2.reply(Err(e)), Vec::new(), Bulk::new());
-                return Err(bad(format!("session refused: {e}")));
-            }
-        };
-        export.role.set(ask.role);
-        export.connected(sink.clone());
-        target.recovery.note_progress(h.client);
-        export.last_heard.set(self.rt.now());
-        export.lived.set(lived);
-        let reply = self.session_reply(&target, &export, known.then_some(auth.granted), epoch);
-        sink.send(h2.reply(Ok(())), wire::encode(&reply), Bulk::new());
-        // Behind the answer: the client takes callbacks only over a connection that it knows to be open.
-        export.announce();
-        if known {
-            target.service.session_connected(h.client);
+        if ask.role != Role::Client {
+            return Err(bad("a credential is a client's, never an administrator's".into()));
         }
-        Ok((target, export))
+        let limits = Limits::read(&ask.credential).map_err(bad)?;
+        self.config.key.credential_of(limits).ok_or_else(|| bad("this server has no administrator's key".into()))
+    }
+
+    /// Whether what a peer has proved opens anything now.
+    fn may_open(&self, target: &Target, role: Role, limits: Option<&Arc<Limits>>) -> Result<(), FsError> {
+        let id = limits.map_or(CLIENT_KEY, |l| l.said().id);
+        if role == Role::Client && target.service.is_revoked(id) {
+            return Err(FsError::KeyRevoked);
+        }
+        match limits.map(|l| l.validity(self.rt.wall())) {
+            None | Some(Validity::Valid) => Ok(()),
+            Some(Validity::Expired) => Err(FsError::KeyExpired),
+            Some(Validity::NotYet) => Err(FsError::KeyRejected),
+        }
     }
 
     /// The target that a client asks for at the address that it dialled.
@@ -247,6 +313,54 @@ impl Server {
             }
         }
     }
+}
+
+/// What a peer has proved, for the log.
+fn shown(limits: Option<&Arc<Limits>>) -> String {
+    limits.map_or_else(|| CLIENT_KEY_NAME.to_string(), |l| format!("credential '{}'", l.name()))
+}
+
+impl Export {
+    /// Nanoseconds until the credential of its client ends; `None`: it has none that does.
+    fn left_ns(&self) -> Option<u64> {
+        self.limits.borrow().as_ref().and_then(|l| l.left_ns(self.rt().wall()))
+    }
+    /// Whether the time of its client's credential is over.
+    pub(crate) fn has_expired(&self) -> bool {
+        self.left_ns() == Some(0)
+    }
+}
+
+/// Longest time for which an expiry is slept: clocks are set, and sleep is counted by another one.
+const EXPIRY_LOOK: Duration = Duration::from_secs(60);
+
+/// Ends the session when its credential ends, whether its client asks for anything or not.
+fn watch_expiry(target: &Rc<Target>, export: &Rc<Export>) {
+    if export.left_ns().is_none() || export.is_timed.replace(true) {
+        return;
+    }
+    let (rt, target, export) = (target.rt.clone(), Rc::downgrade(target), Rc::downgrade(export));
+    rt.clone().spawn(async move {
+        loop {
+            let Some(left) = export.upgrade().filter(|e| !e.is_ended()).map(|e| e.left_ns()) else { return };
+            let Some(target) = target.upgrade() else { return };
+            match left {
+                Some(0) => return end_of_expired(&target, &export).await,
+                left => {
+                    drop(target);
+                    rt.sleep(left.map_or(EXPIRY_LOOK, |ns| Duration::from_nanos(ns).min(EXPIRY_LOOK))).await;
+                }
+            }
+        }
+    });
+}
+
+async fn end_of_expired(target: &Rc<Target>, export: &Weak<Export>) {
+    let Some(export) = export.upgrade().filter(|e| !e.is_ended()) else { return };
+    let (name, client) = (target.service.target(), export.client());
+    let limits = export.limits();
+    tracing::info!(target = name, %client, "{}: its time is over: evicted", shown(limits.as_ref()));
+    evict(target, client).await;
 }
 
 /// A client says that another one's process has ended: the session of that one ends now, as of one that was evicted.

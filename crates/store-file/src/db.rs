@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use oss::store::{ObjectAttr, ObjectInfo, Promise, ReplyRecord};
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
-use types::{ClientId, ObjectId, Origin, Transno};
+use types::{ClientId, ObjectId, Origin, Transno, WallTime};
 
 use crate::format::{
     Extent, FormatError, Superblock, advice_from_bytes, advice_to_bytes, answer_from_bytes, answer_key,
@@ -28,6 +28,8 @@ pub(crate) const ANSWERS: TableDefinition<&[u8; 10], &[u8]> = TableDefinition::n
 pub(crate) const ADVICE: TableDefinition<&[u8; 16], &[u8]> = TableDefinition::new("advice");
 /// Promises to cut objects.
 pub(crate) const PROMISES: TableDefinition<&[u8; 16], &[u8]> = TableDefinition::new("promises");
+/// Credentials that were revoked, and when they would have ended (nanoseconds since 1970; 0: never).
+pub(crate) const REVOKED: TableDefinition<u64, i64> = TableDefinition::new("revoked");
 /// What quiet clients hold.
 pub(crate) const QUIET: TableDefinition<u64, &[u8]> = TableDefinition::new("quiet");
 
@@ -45,6 +47,46 @@ fn origins(txn: &redb::WriteTransaction) -> DbResult<Vec<(ClientId, Origin)>> {
         all.push((ClientId(client.value()), Origin { machine, boot, host, process }));
     }
     Ok(all)
+}
+
+/// Answers that are remembered of clients' requests.
+fn answers(txn: &redb::WriteTransaction) -> DbResult<Vec<ReplyRecord>> {
+    let mut all = Vec::new();
+    for row in txn.open_table(ANSWERS)?.iter()? {
+        let (k, v) = row?;
+        let answer = answer_from_bytes(k.value(), v.value());
+        all.push(answer.map_err(|e| DbError::Record(format!("an answer of client {:02x?}", k.value()), e))?);
+    }
+    Ok(all)
+}
+
+/// Credentials that were revoked, and when they would have ended.
+fn revoked(txn: &redb::WriteTransaction) -> DbResult<Vec<(u64, WallTime)>> {
+    let table = txn.open_table(REVOKED)?;
+    table
+        .iter()?
+        .map(|row| row.map(|(id, expires)| (id.value(), WallTime(expires.value()))).map_err(DbError::from))
+        .collect()
+}
+
+/// The promise to cut an object, or that there is none any more.
+fn set_promise(txn: &redb::WriteTransaction, object: ObjectId, promise: Option<&Promise>) -> DbResult<()> {
+    let mut table = txn.open_table(PROMISES)?;
+    match promise {
+        Some(promise) => table.insert(&object_key(object), promise_to_bytes(object, promise).as_slice())?,
+        None => table.remove(&object_key(object))?,
+    };
+    Ok(())
+}
+
+/// A credential was revoked, or nobody needs to know any more.
+fn set_revoked(txn: &redb::WriteTransaction, id: u64, expires: Option<WallTime>) -> DbResult<()> {
+    let mut table = txn.open_table(REVOKED)?;
+    match expires {
+        Some(expires) => table.insert(id, expires.0)?,
+        None => table.remove(id)?,
+    };
+    Ok(())
 }
 
 /// What quiet clients hold, as noted in opening `before` and kept from then on as of opening `boot`. What an earlier opening noted
@@ -124,6 +166,7 @@ pub(crate) struct Start {
     pub quiet: Vec<(ClientId, Vec<u8>)>,
     pub advice: Vec<(ObjectId, Vec<u8>)>,
     pub promises: Vec<(ObjectId, Promise)>,
+    pub revoked: Vec<(u64, WallTime)>,
     pub objects: u64,
     /// Space of every extent.
     pub used: Vec<Run>,
@@ -146,6 +189,8 @@ pub(crate) enum DbOp {
     Advice(ObjectId, Vec<u8>),
     /// The promise to cut an object; `None`: there is none any more.
     Promise(ObjectId, Option<Promise>),
+    /// A credential was revoked; `None`: nobody needs to know any more.
+    Revoked(u64, Option<WallTime>),
 }
 
 /// An open database.
@@ -220,12 +265,7 @@ impl Db {
         }
         let origins = origins(&txn)?;
         let quiet = quiet(&txn, boot - 1, boot)?;
-        let mut answers = Vec::new();
-        for row in txn.open_table(ANSWERS)?.iter()? {
-            let (k, v) = row?;
-            let answer = answer_from_bytes(k.value(), v.value());
-            answers.push(answer.map_err(|e| DbError::Record(format!("an answer of client {:02x?}", k.value()), e))?);
-        }
+        let answers = answers(&txn)?;
         let mut advice = Vec::new();
         for row in txn.open_table(ADVICE)?.iter()? {
             let (k, v) = row?;
@@ -243,6 +283,7 @@ impl Db {
             let promise = promise_from_bytes(object, v.value());
             promises.push((object, promise.map_err(|e| record_error(object, "the promise to cut it,", e))?));
         }
+        let revoked = revoked(&txn)?;
         for row in txn.open_table(EXTENTS)?.iter()? {
             let (k, v) = row?;
             let e = extent_from_bytes(k.value(), v.value())
@@ -265,6 +306,7 @@ impl Db {
             quiet,
             advice,
             promises,
+            revoked,
             objects,
             used,
         })
@@ -365,13 +407,8 @@ impl Db {
                     DbOp::Advice(id, body) => {
                         txn.open_table(ADVICE)?.insert(&object_key(*id), advice_to_bytes(*id, body).as_slice())?;
                     }
-                    DbOp::Promise(id, None) => {
-                        txn.open_table(PROMISES)?.remove(&object_key(*id))?;
-                    }
-                    DbOp::Promise(id, Some(promise)) => {
-                        let row = promise_to_bytes(*id, promise);
-                        txn.open_table(PROMISES)?.insert(&object_key(*id), row.as_slice())?;
-                    }
+                    DbOp::Promise(id, promise) => set_promise(&txn, *id, promise.as_ref())?,
+                    DbOp::Revoked(id, expires) => set_revoked(&txn, *id, *expires)?,
                 }
             }
             txn.open_table(STATE)?.insert("transno", transno.0)?;

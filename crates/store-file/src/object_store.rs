@@ -5,7 +5,7 @@ use oss::store::{
 };
 use rt::LocalFuture;
 use types::scrub::Looked;
-use types::{ClientId, FsError, ObjectId, Origin, Transno};
+use types::{ClientId, FsError, ObjectId, Origin, Transno, WallTime};
 
 use crate::FileStore;
 use crate::file_store::Inner;
@@ -189,6 +189,15 @@ impl ObjectStore for FileStore {
                 }
             }
             s.state.borrow_mut().set_promise(object, promise);
+            s.commit_now().await
+        })
+    }
+    fn revoked(&self) -> Vec<(u64, WallTime)> {
+        self.0.state.borrow().revoked.iter().map(|(id, expires)| (*id, *expires)).collect()
+    }
+    fn revoke(&self, credentials: Vec<(u64, WallTime)>, since: WallTime) -> LocalFuture<StoreResult<()>> {
+        self.with(async move |s| {
+            s.state.borrow_mut().revoke(&credentials, since);
             s.commit_now().await
         })
     }

@@ -17,7 +17,7 @@ use wire::crc32c;
 use crate::backend::FileBackend;
 use crate::check::{BadPlace, Held};
 use crate::db::{
-    ADVICE, ANSWERS, DbError, EXTENTS, MACHINES, OBJECTS, ORIGINS, PROMISES, SEQUENCES, SESSIONS, STATE, SUPER,
+    ADVICE, ANSWERS, DbError, EXTENTS, MACHINES, OBJECTS, ORIGINS, PROMISES, REVOKED, SEQUENCES, SESSIONS, STATE, SUPER,
 };
 use crate::error::OpenError;
 use crate::fence::epoch_of;
@@ -152,7 +152,9 @@ impl Copying<'_> {
         ];
         let of_advice = self.table(ADVICE, Some(&is_advice))?;
         let of_promises = self.table(PROMISES, Some(&is_promise))?;
-        let all = [of_super, of_objects, of_extents, of_state, of_sequences, of_advice, of_promises];
+        // What is lost of it the metadata server tells again with its next session.
+        let of_revoked = self.table(REVOKED, None)?;
+        let all = [of_super, of_objects, of_extents, of_state, of_sequences, of_advice, of_promises, of_revoked];
         let all = all.into_iter().chain(of_clients);
         let sum = all.fold(Salvaged::default(), |a, b| Salvaged {
             records: a.records + b.records,

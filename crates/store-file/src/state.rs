@@ -6,7 +6,7 @@ use oss::store::{
     Applied, BlockRange, BlockRun, OBJECT_BYTES_MAX, Promise, ReplyRecord, SizeRule, StoreResult, Update,
 };
 use rustc_hash::FxBuildHasher;
-use types::{ClientId, FsError, ObjectId, Origin, Transno};
+use types::{ClientId, FsError, ObjectId, Origin, Transno, WallTime};
 
 use crate::db::DbOp;
 use crate::map::Object;
@@ -80,6 +80,8 @@ pub(crate) struct State {
     promised: BTreeSet<ObjectId>,
     /// The promises that the store had when it was opened.
     pub promises: Vec<(ObjectId, Promise)>,
+    /// Credentials that were revoked, and when they would have ended.
+    pub revoked: BTreeMap<u64, WallTime>,
     pub space: SpaceMap,
     freeing: Vec<Run>,
     freeing_blocks: u64,
@@ -125,6 +127,7 @@ impl State {
             advice: start.advice.clone(),
             promised: start.promises.iter().map(|(o, _)| *o).collect(),
             promises: start.promises.clone(),
+            revoked: start.revoked.iter().copied().collect(),
             space,
             freeing: Vec::new(),
             freeing_blocks: 0,
@@ -366,6 +369,23 @@ impl State {
         if had || promise.is_some() {
             self.ops.push(DbOp::Promise(id, promise));
             self.changed = true;
+        }
+    }
+
+    /// These credentials are revoked, too; those that ended before `since` by themselves are forgotten.
+    pub fn revoke(&mut self, credentials: &[(u64, WallTime)], since: WallTime) {
+        let over: Vec<u64> = self.revoked.iter().filter(|(_, e)| e.0 != 0 && **e < since).map(|(id, _)| *id).collect();
+        let gone = over.into_iter().map(|id| (id, None));
+        let news: Vec<_> = gone.chain(credentials.iter().map(|(id, expires)| (*id, Some(*expires)))).collect();
+        for (id, expires) in news {
+            let before = match expires {
+                Some(expires) => self.revoked.insert(id, expires),
+                None => self.revoked.remove(&id),
+            };
+            if before != expires {
+                self.ops.push(DbOp::Revoked(id, expires));
+                self.changed = true;
+            }
         }
     }
 

@@ -29,6 +29,9 @@ pub enum Verb {
     /// Add, empty, remove and look at object storage targets while programs run
     #[command(subcommand)]
     Ost(OstVerb),
+    /// Give single client hosts credentials with limits, list them, and take them back
+    #[command(subcommand)]
+    Credential(CredentialVerb),
     /// Mount a cluster
     Mount(Mount),
     /// Unmount a mount, and stop a cluster that 'up' started for it
@@ -701,6 +704,95 @@ pub struct OstFiles {
     /// Names end with NUL bytes, and stand alone
     #[arg(short = '0', long)]
     pub null: bool,
+}
+
+/// The verbs of `credential`.
+#[derive(Subcommand, Debug)]
+pub enum CredentialVerb {
+    /// Make a credential: the file that a client host mounts with, as with keys/client.key
+    Issue(CredentialIssue),
+    /// List the credentials that were issued, with their limits
+    List(CredentialList),
+    /// End a credential for good: its sessions end at once, with their locks
+    Revoke(CredentialRevoke),
+}
+
+/// The cluster whose credentials are meant.
+#[derive(Args, Debug)]
+pub struct CredentialOf {
+    /// Directory of the cluster, with the administrator's key
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// Address of the metadata server; default: the one running in DIR
+    #[arg(long, value_name = "ADDRESS")]
+    pub mds: Option<String>,
+    /// Settings.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// Who acts as another user at the servers.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Squashed {
+    /// Root
+    Root,
+    /// Everybody
+    All,
+}
+
+/// Arguments of `credential issue`.
+#[derive(Args, Debug)]
+pub struct CredentialIssue {
+    /// Its name: letters, digits, '.', '_' and '-'
+    pub name: String,
+    /// The cluster.
+    #[command(flatten)]
+    pub of: CredentialOf,
+    /// Its holder changes nothing
+    #[arg(long)]
+    pub read_only: bool,
+    /// Directory that is its holder's root, from the file system's root on; it follows the directory when that is renamed
+    #[arg(long, value_name = "PATH")]
+    pub subtree: Option<String>,
+    /// Users of the client and the users of the servers that they are; comma-separated. Others are those of --squash-to
+    #[arg(long, value_name = "CLIENT:SERVER:COUNT,..", value_delimiter = ',', value_parser = crate::credential::id_range)]
+    pub uid: Vec<wire::credential::IdRange>,
+    /// Groups, likewise
+    #[arg(long, value_name = "CLIENT:SERVER:COUNT,..", value_delimiter = ',', value_parser = crate::credential::id_range)]
+    pub gid: Vec<wire::credential::IdRange>,
+    /// Who acts as the user and group of --squash-to
+    #[arg(long, value_enum)]
+    pub squash: Option<Squashed>,
+    /// User and group at the servers of who is squashed or has none there
+    #[arg(long, value_name = "UID:GID", default_value = "65534:65534", value_parser = crate::credential::ids)]
+    pub squash_to: (u32, u32),
+    /// When it ends: a duration like 90d or 12h, or a time like 2027-01-31
+    #[arg(long, value_name = "WHEN")]
+    pub expires: Option<String>,
+    /// The file to write; default: DIR/keys/NAME.credential
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// Arguments of `credential list`.
+#[derive(Args, Debug)]
+pub struct CredentialList {
+    /// The cluster.
+    #[command(flatten)]
+    pub of: CredentialOf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `credential revoke`.
+#[derive(Args, Debug)]
+pub struct CredentialRevoke {
+    /// Its name; client.key: the key of all clients
+    pub name: String,
+    /// The cluster.
+    #[command(flatten)]
+    pub of: CredentialOf,
 }
 
 /// Arguments of `mount`.

@@ -6,6 +6,7 @@ mod advice;
 mod cli;
 mod config;
 mod control;
+mod credential;
 mod daemon;
 mod demo;
 mod failure;
@@ -98,6 +99,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Mds(a) => daemon::mds(&a)?,
         Verb::Oss(a) => daemon::oss(&a)?,
         Verb::Ost(v) => ost::ost(&v)?,
+        Verb::Credential(v) => credential::credential(&v)?,
         Verb::Mount(a) => daemon::mount(&a)?,
         Verb::Umount(a) => daemon::umount(&a)?,
         Verb::Stop(a) => daemon::stop(&a)?,
@@ -116,11 +118,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Why(a) => requests::why(&a)?,
         Verb::Tune(a) => tune::tune(&a)?,
         Verb::Config(v) => explain(&v)?,
-        Verb::Man(a) => {
-            use clap::CommandFactory;
-            clap_mangen::generate_to(Arguments::command(), &a.dir)
-                .map_err(|e| Failure::io("writing manual pages to", &a.dir, &e))?;
-        }
+        Verb::Man(a) => man(&a)?,
         Verb::Completions(a) => completions(&a),
         Verb::Metrics(a) if a.markdown => out::print(format_args!("{}", metrics::reference_markdown())),
         Verb::Metrics(_) => out::print(format_args!("{}", metrics::list())),
@@ -159,6 +157,12 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Report(a) => return Ok(sim::cli::main(sim::cli::Arguments { verb: sim::cli::Verb::Report(a) })),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn man(a: &cli::Man) -> Outcome {
+    use clap::CommandFactory;
+    clap_mangen::generate_to(Arguments::command(), &a.dir)
+        .map_err(|e| Failure::io("writing manual pages to", &a.dir, &e))
 }
 
 fn completions(a: &cli::Completions) {

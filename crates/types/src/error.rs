@@ -115,6 +115,12 @@ errors! {
     Quota = 122, "disk quota exceeded";
     /// ECANCELED: cancelled by its owner.
     Cancelled = 125, "cancelled";
+    /// EKEYEXPIRED: the credential's time is over. Sessions tell their owner; programs get EIO.
+    KeyExpired = 127, "the credential has expired";
+    /// EKEYREVOKED: the credential, or the key of all clients, was revoked. As above.
+    KeyRevoked = 128, "the credential was revoked";
+    /// EKEYREJECTED: the credential is not yet valid by the server's clock, or of a version that the server does not know.
+    KeyRejected = 129, "the credential was rejected";
     /// ENOTRECOVERABLE: a replay that rested on what a client had done that did not come back. Sessions tell their owner
     /// of it as a loss; no program sees this value.
     NotRecoverable = 131, "state not recoverable";

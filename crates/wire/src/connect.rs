@@ -61,6 +61,9 @@ message! {
         machine: u64,
         /// The boot of that machine.
         boot: u64,
+        /// The credential whose key is proved, as the bytes of [`crate::credential::Credential`]; empty: the key of all clients, or the
+        /// administrator's.
+        credential: Bytes,
     }
     /// `Connect` reply.
     ConnectReply {

@@ -31,6 +31,8 @@ flags! {
         EARLY = 128,
         /// The last eight bytes of the body are a number that says what the transaction rested on: a replay repeats it.
         BASIS = 256,
+        /// The last 16 bytes of the body are a capability of the object that the request is about.
+        CAPABILITY = 512,
     }
 }
 

@@ -8,6 +8,7 @@ pub mod changelog;
 mod checksum;
 mod codec;
 pub mod connect;
+pub mod credential;
 mod header;
 pub mod lock;
 pub mod mdt;
@@ -28,6 +29,7 @@ pub const BULK_BYTES_MAX: u32 = 64 << 20;
 pub const MODULES: &[(&str, &[Body])] = &[
     ("changelog", changelog::BODIES),
     ("connect", connect::BODIES),
+    ("credential", credential::BODIES),
     ("lock", lock::BODIES),
     ("mdt", mdt::BODIES),
     ("ost", ost::BODIES),

@@ -170,6 +170,8 @@ message! {
         parent: Attr,
         /// Lock on the parent directory (PR UPDATE|LOOKUP...), when asked for (negative look-ups, creates).
         parent_lock: Option<EnqueueReply>,
+        /// With `layout`, for a client whose root is a subtree: capabilities of the layout's objects, 16 bytes each, in their order.
+        capabilities: Bytes,
     }
     /// `MdtLookup`.
     LookupRequest {

@@ -4,6 +4,7 @@ use crate::connect::{
     AuthReply, AuthRequest, ConfigReply, ConnectReply, ConnectRequest, GoneRequest, JobsRequest, MapChangeReply,
     MapChangeRequest, OstFilesReply, OstFilesRequest, ParamsReply, ParamsRequest, RegisterRequest,
 };
+use crate::credential::{CredentialsReply, CredentialsRequest, RevokedRequest};
 use crate::shape::flags;
 use crate::{Body, lock, mdt, ost};
 
@@ -140,6 +141,10 @@ ops! {
     Changelog = 12 "changelog" [ADMINISTRATOR PASSING CALM] Mdt(ChangelogRequest) -> ChangelogReply;
     /// Users of the changelog come, tell how far they are, and go.
     ChangelogUser = 13 "changelog_user" [ADMINISTRATOR PASSING CALM] Mdt(ChangelogUserRequest) -> ChangelogUserReply;
+    /// Credentials of single clients are issued, listed and revoked.
+    Credentials = 14 "credentials" [ADMINISTRATOR PASSING CALM] Mdt(CredentialsRequest) -> CredentialsReply;
+    /// MDS to OST: which credentials open nothing any more.
+    Revoked = 15 "revoked" [ADMINISTRATOR IN_RECOVERY PASSING CALM] Ost(RevokedRequest) -> ();
 
     /// Name to attributes.
     MdtLookup = 16 "lookup" [CALLER TRACED] Mdt(mdt::LookupRequest) -> mdt::EntryReply;

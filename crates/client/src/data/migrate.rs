@@ -401,7 +401,7 @@ impl Job<'_> {
                 // Whatever ends with the nameless file concerns the old objects now.
                 other.set_striping(Striping { layout: s.layout.clone(), objects: s.objects.clone() });
                 file.changed_unseen();
-                data.meta.learn_layout(file, &layout).await
+                data.meta.learn_layout(file, &layout, &[]).await
             }
             Err(e) => {
                 leaving.asked.set(!is_refusal(e));

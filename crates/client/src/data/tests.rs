@@ -18,7 +18,7 @@ fn file(parts: &Parts, flags: u32) -> (Rc<Inode>, Rc<OpenFile>) {
     let inode = parts.meta.inode(fid(1));
     let attr = Attr { fid: fid(1), mode: 0o100_644, flags: AttrFlags::HAS_LAYOUT, ..Attr::default() };
     inode.take_answer(parts.common.clock.next(), &attr);
-    parts.osts.take_layout(&inode, &layout_of(fid(1), &[0, 1])).unwrap();
+    parts.osts.take_layout(&inode, &layout_of(fid(1), &[0, 1]), &[]).unwrap();
     inode.ours_alone.set(true);
     let request = OpenRequest { parent: fid(1), flags, ..OpenRequest::default() };
     let file = parts.meta.opened(&inode, &request, 5, HandleId(5), Transno(1));

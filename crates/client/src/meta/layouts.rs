@@ -65,11 +65,16 @@ impl Meta {
 
     /// Takes a file's layout in. OSTs that it names and that this client does not know have joined the cluster since: the
     /// map is asked for again.
-    pub(crate) async fn learn_layout(self: &Rc<Self>, inode: &Rc<Inode>, layout: &[u8]) -> Result<(), FsError> {
-        match self.osts.take_layout(inode, layout) {
+    pub(crate) async fn learn_layout(
+        self: &Rc<Self>,
+        inode: &Rc<Inode>,
+        layout: &[u8],
+        capabilities: &[u8],
+    ) -> Result<(), FsError> {
+        match self.osts.take_layout(inode, layout, capabilities) {
             Err(FsError::NoTarget) => {
                 self.osts.refresh_map().await?;
-                self.osts.take_layout(inode, layout)
+                self.osts.take_layout(inode, layout, capabilities)
             }
             done => done,
         }
@@ -92,7 +97,10 @@ impl Meta {
         let (transno, stored) = (answer.header.transno, answer.decode::<BytesReply>()?.value);
         inode.changed_unseen();
         if !stored.0.is_empty() {
-            self.learn_layout(inode, &stored).await?;
+            self.learn_layout(inode, &stored, &[]).await?;
+            if self.sessions.shows_capabilities() {
+                self.fetch_layout(inode).await?;
+            }
             (request.name, request.value) = (STORED_LOV.into(), Some(stored));
             self.sessions.mdc().amend_replay(transno, &request);
         }

@@ -126,6 +126,9 @@ impl Callbacks for Osc {
         self.epoch.set(session.epoch);
         self.changed.notify();
     }
+    fn capability(&self, op: Op, body: &[u8]) -> Option<[u8; ptlrpc::CAPABILITY_BYTES]> {
+        ptlrpc::object_of(op, body).and_then(|object| self.capabilities.borrow().get(&object).copied())
+    }
     fn granted(&self) -> u64 {
         self.target.borrow().books.given_bytes()
     }

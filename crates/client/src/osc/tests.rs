@@ -13,10 +13,10 @@ fn an_object_is_known_as_long_as_its_file_is() {
     world.run(async move {
         let parts = Parts::new(&rt, 2);
         let inode = parts.meta.inode(fid(1));
-        parts.osts.take_layout(&inode, &layout_of(fid(1), &[1, 0])).unwrap();
+        parts.osts.take_layout(&inode, &layout_of(fid(1), &[1, 0]), &[]).unwrap();
         let striping = inode.striping().unwrap();
         assert_eq!(striping.objects.iter().map(|o| (o.ost, o.stripe.get())).collect::<Vec<_>>(), [(1, 0), (0, 1)]);
-        parts.osts.take_layout(&inode, &layout_of(fid(1), &[1, 0])).unwrap();
+        parts.osts.take_layout(&inode, &layout_of(fid(1), &[1, 0]), &[]).unwrap();
         assert!(Rc::ptr_eq(&striping, &inode.striping().unwrap()), "it was known");
         drop(striping);
         parts.osts.prune();
@@ -34,10 +34,10 @@ fn a_layout_with_an_unknown_ost_is_refused_until_the_map_has_it() {
     world.run(async move {
         let parts = Parts::new(&rt, 1);
         let (inode, layout) = (parts.meta.inode(fid(1)), layout_of(fid(1), &[0, 2]));
-        assert_eq!(parts.osts.take_layout(&inode, &layout), Err(FsError::NoTarget));
+        assert_eq!(parts.osts.take_layout(&inode, &layout, &[]), Err(FsError::NoTarget));
         assert!(inode.striping().is_none());
         parts.osts.take_map(map_of(3));
-        assert_eq!(parts.osts.take_layout(&inode, &layout), Ok(()));
+        assert_eq!(parts.osts.take_layout(&inode, &layout, &[]), Ok(()));
         assert_eq!(inode.striping().unwrap().objects[1].ost, 2);
     });
 }

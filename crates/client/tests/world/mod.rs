@@ -340,6 +340,11 @@ impl World {
         }
         exports.iter().filter(|e| e.client() == client).count()
     }
+    /// Whether an OST knows a client.
+    pub fn ost_knows(&self, i: usize, client: types::ClientId) -> bool {
+        let (role, target) = (self.oss[i].running.borrow(), ptlrpc::Service::target(&*self.ost(i)));
+        role.as_ref().is_some_and(|(role, _)| role.server.knows(&target, client))
+    }
     /// The metadata server, and no other, evicts a client.
     pub async fn mds_evicts(&self, client: types::ClientId) {
         let server = self.mds.borrow().server.clone();

@@ -68,17 +68,17 @@ impl Tx<'_> {
             fid.copy_from_slice(key.get(17..33).ok_or(FsError::Corrupt)?);
             (parent, place) = (Fid::from_key(&fid), keys::last_u64(&key).ok_or(FsError::Corrupt)?);
         }
-        if q.fid == Fid::ROOT {
+        if q.fid == self.root || q.fid == Fid::ROOT {
             return Ok(Vec::new());
         }
         let mut parts = Vec::new();
         for _ in 0..DEPTH_MAX {
-            if parent.is_zero() {
+            if parent.is_zero() || parent == Fid::ROOT && parent != self.root {
                 return Err(FsError::NotFound.into());
             }
             let (name, _) = self.entry_at(parent, place)?.ok_or(FsError::NotFound)?;
             parts.push(name);
-            if parent == Fid::ROOT {
+            if parent == self.root {
                 parts.reverse();
                 return Ok(parts.join(&b'/'));
             }

@@ -98,7 +98,7 @@ impl Tx<'_> {
     /// The directory that holds a directory; ENOENT for one that was removed.
     pub(crate) fn parent_of(&self, dir: &Inode) -> Done<Fid> {
         match dir.fid {
-            Fid::ROOT => Ok(Fid::ROOT),
+            fid if fid == self.root || fid == Fid::ROOT => Ok(fid),
             _ if dir.parent.is_zero() => Err(FsError::NotFound.into()),
             _ => Ok(dir.parent),
         }

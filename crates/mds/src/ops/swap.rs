@@ -9,8 +9,9 @@ use wire::Op;
 use wire::changelog::ChangeKind;
 use wire::mdt::{BytesReply, CutRequest, LockBits, SwapRequest};
 
+use crate::entering::Enters;
 use crate::keys;
-use crate::mds::{Answered, Caller, Mds};
+use crate::mds::{Caller, Mds};
 use crate::perm::MAY_WRITE;
 use crate::record::{Inode, InodeFlags};
 use crate::service::Outcome;
@@ -95,7 +96,17 @@ impl Mds {
     }
 
     async fn swap_layouts(self: &Rc<Self>, caller: Caller, body: &[u8]) -> Result<Outcome, FsError> {
-        let q: SwapRequest = wire::decode(body).map_err(FsError::from)?;
+        let mut q: SwapRequest = wire::decode(body).map_err(FsError::from)?;
+        let limits = self.limits_of(caller);
+        if let Some(limits) = &limits {
+            q.enter(limits)?;
+        }
+        let swap = |tx: &mut Tx<'_>| {
+            if let Some(limits) = &limits {
+                tx.within(limits, &q.names())?;
+            }
+            tx.swap(&q)
+        };
         let finish = |m: &Rc<Mds>, out: Swapped| {
             if let Some(cut) = &out.decided {
                 // The same changes as are applied with the exchange, right after this.
@@ -103,11 +114,9 @@ impl Mds {
             }
             Ok(BytesReply { value: out.layout.into() })
         };
-        let done = self.run(caller, |tx| tx.swap(&q), finish).await?;
-        let Answered { reply, transno, basis, remembered } = done;
+        let done = self.run(caller, swap, finish).await?;
         // An OST may be told of the decision when the exchange cannot be lost any more.
         self.store.sync().await?;
-        let remember = remembered.is_some();
-        Ok(Outcome { body: remembered.unwrap_or_else(|| wire::encode(&reply)), transno, basis, remember })
+        Ok(Outcome::of(done))
     }
 }

@@ -26,7 +26,7 @@ use rt::LocalFuture;
 use rt::sync::join_all;
 use tier::Found;
 use types::scrub::Looked;
-use types::{ClientId, FsError, ObjectId, Origin, Transno};
+use types::{ClientId, FsError, ObjectId, Origin, Transno, WallTime};
 
 use crate::store::{
     Applied, BadBlock, BlockRange, BlockRun, Blocks, DiskStats, Fenced, FoundMedium, ObjectAttr, ObjectInfo,
@@ -256,6 +256,12 @@ impl ObjectStore for FastStore {
     }
     fn quiet_no_more(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
         self.inner.quiet_no_more(client)
+    }
+    fn revoked(&self) -> Vec<(u64, WallTime)> {
+        self.inner.revoked()
+    }
+    fn revoke(&self, credentials: Vec<(u64, WallTime)>, since: WallTime) -> LocalFuture<StoreResult<()>> {
+        self.inner.revoke(credentials, since)
     }
     fn advice(&self) -> Vec<(ObjectId, Vec<u8>)> {
         self.inner.advice()

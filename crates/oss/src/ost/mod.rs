@@ -9,6 +9,7 @@ mod objects;
 mod punch;
 mod quiet;
 mod read;
+mod revoked;
 mod trouble;
 mod write;
 
@@ -56,6 +57,7 @@ pub struct Ost {
     gate: RangeGate,
     changes: RefCell<crate::changes::Changes>,
     asks: grant::Asks,
+    revoked: RefCell<revoked::Revoked>,
     /// Bytes of writes that have passed the space check and are not yet counted by the store.
     in_flight_bytes: Cell<u64>,
     /// Answers of before the restart that were not asked for yet.
@@ -116,7 +118,7 @@ impl Ost {
         if let Some(fence) = store.fence() {
             fence.on_replaced(Box::new(move || sessions.borrow().values().for_each(|e| e.disconnect())));
         }
-        let boot = store.boot();
+        let (boot, revoked) = (store.boot(), store.revoked().into_iter().collect());
         let ost = Rc::new_cyclic(|me| Ost {
             identity: store.identity(),
             rt,
@@ -131,6 +133,7 @@ impl Ost {
             gate: RangeGate::default(),
             changes: RefCell::new(crate::changes::Changes::new(boot)),
             asks: grant::Asks::default(),
+            revoked: RefCell::new(revoked),
             in_flight_bytes: Cell::new(0),
             recalled: RefCell::default(),
             creators: creators::Creators::default(),
@@ -279,6 +282,7 @@ impl Ost {
             Op::Jobs => self.jobs(request),
             Op::OstChanged => self.changed(request),
             Op::OstTrace => self.traced(request),
+            Op::Revoked => self.on_revoked(request).await,
             _ => request.reply::<()>(Err(FsError::NotSupported)),
         }
         self.stats.borrow_mut().answered(op, self.rt.now().since(began), (client, self.rt.wall()));
@@ -415,6 +419,9 @@ impl Service for Ost {
     }
     fn is_replaced(&self) -> bool {
         self.store.fence().is_some_and(Fenced::is_replaced)
+    }
+    fn is_revoked(&self, credential: u64) -> bool {
+        self.revoked.borrow().contains_key(&credential)
     }
     fn look_whether_replaced(self: Rc<Self>) {
         let rt = self.rt.clone();

@@ -15,7 +15,7 @@ use nrs::Medium;
 use rt::sync::{Event, OneSender, oneshot};
 use rt::{DiskFile, LocalFuture, Rt};
 use types::scrub::Looked;
-use types::{ClientId, Instant, ObjectId, Origin, Transno};
+use types::{ClientId, Instant, ObjectId, Origin, Transno, WallTime};
 
 use super::{
     Applied, BLOCK_BYTES, BadBlock, BlockRange, Blocks, DiskOp, DiskRun, DiskStats, Fenced, FoundMedium, ObjectAttr,
@@ -338,6 +338,12 @@ impl ObjectStore for EmulatedStore {
     }
     fn quiet_no_more(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
         self.0.inner.quiet_no_more(client)
+    }
+    fn revoked(&self) -> Vec<(u64, WallTime)> {
+        self.0.inner.revoked()
+    }
+    fn revoke(&self, credentials: Vec<(u64, WallTime)>, since: WallTime) -> LocalFuture<StoreResult<()>> {
+        self.0.inner.revoke(credentials, since)
     }
     fn advice(&self) -> Vec<(ObjectId, Vec<u8>)> {
         self.0.inner.advice()

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use frames::FramePool;
 use rt::{LocalFuture, Rt};
-use types::{ClientId, FsError, ObjectId, Origin, Transno};
+use types::{ClientId, FsError, ObjectId, Origin, Transno, WallTime};
 use wire::Crc;
 
 use super::volatile::{Books, apply_attr, apply_size, ready};
@@ -48,6 +48,7 @@ struct State {
     books: Books<Object>,
     used_blocks: u64,
     advice: BTreeMap<ObjectId, Vec<u8>>,
+    revoked: Vec<(u64, WallTime)>,
 }
 
 /// A store that keeps everything in memory.
@@ -251,6 +252,13 @@ impl ObjectStore for MemoryStore {
             }
         }
         ready(found)
+    }
+    fn revoked(&self) -> Vec<(u64, WallTime)> {
+        self.state.borrow().revoked.clone()
+    }
+    fn revoke(&self, credentials: Vec<(u64, WallTime)>, _since: WallTime) -> LocalFuture<StoreResult<()>> {
+        self.state.borrow_mut().revoked.extend(credentials);
+        ready(self.check())
     }
     fn objects(&self, after: ObjectId, count: usize) -> LocalFuture<StoreResult<Vec<ObjectInfo>>> {
         let list = self.state.borrow().books.list(after, count, |o| o.attr);

@@ -426,6 +426,16 @@ pub trait ObjectStore {
     fn set_promise(&self, _object: ObjectId, _promise: Option<Promise>) -> LocalFuture<StoreResult<()>> {
         Box::pin(std::future::ready(Ok(())))
     }
+    /// Credentials that were revoked, as [`ObjectStore::revoke`] was given them, by number, with when each would have ended; asked for once,
+    /// when the target starts. None where nothing outlives the process.
+    fn revoked(&self) -> Vec<(u64, WallTime)> {
+        Vec::new()
+    }
+    /// Remembers that these credentials were revoked, besides those that it knows; those of before `since` need not be known any more.
+    /// Complete when that is on stable storage.
+    fn revoke(&self, _credentials: Vec<(u64, WallTime)>, _since: WallTime) -> LocalFuture<StoreResult<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
     /// Up to `count` objects behind `after`, in order of id.
     fn objects(&self, after: ObjectId, count: usize) -> LocalFuture<StoreResult<Vec<ObjectInfo>>>;
     /// Compares the next pages of its own on the medium (where objects are, not what is in them), about so many bytes of them, with

@@ -10,6 +10,7 @@ use wire::{Flags, Header, Op};
 
 use super::{FAILURES_UNTIL_UNREACHABLE, Import, ImportState, NO_SLOT};
 use crate::auth::{ClusterKey, PROOF_BYTES, meant};
+use crate::credential::{CLIENT_KEY_NAME, Validity};
 use crate::incoming::Incoming;
 use crate::stream::{self, Sink, Source};
 
@@ -17,6 +18,8 @@ use crate::stream::{self, Sink, Source};
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// Longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Pause before the next try of a client whose credential opens nothing: only clocks may change that.
+const BARRED_PAUSE: Duration = Duration::from_secs(30);
 
 impl Import {
     pub(super) async fn run(self: Rc<Self>) {
@@ -51,7 +54,7 @@ impl Import {
             {
                 callbacks.on_unreachable();
             }
-            self.rt.sleep(pause).await;
+            self.rt.sleep(if self.barred.get() { BARRED_PAUSE } else { pause }).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }
@@ -84,6 +87,7 @@ impl Import {
             return self.say_goodbye(session.known, &sink, &mut source).await;
         }
         *self.failure.borrow_mut() = None;
+        self.barred.set(false);
         self.note_heard();
         self.connects.set(self.connects.get() + 1);
         *self.sink.borrow_mut() = Some(sink.clone());
@@ -133,6 +137,7 @@ impl Import {
             place: self.config.place,
             store: self.uuid.get(),
             dialled: nid.to_string().as_str().into(),
+            credential: self.config.key.limits().map(|l| l.bytes()).unwrap_or_default().into(),
         };
         sink.send(Header::request(Op::Connect, client, Xid(0)), wire::encode(&ask), Bulk::new());
         let (h, body) = source.recv().await?;
@@ -143,6 +148,7 @@ impl Import {
             let proof = self.config.key.proof(side, ask.role, nonces, &meant, client);
             proof.expect("a key proves the role that it says it has")
         };
+        self.check_cluster(nid, &answer)?;
         if !ClusterKey::matches(&prove("server"), &answer.proof) {
             return Err(refused("the server does not know our cluster key: check cluster.key_file on both sides"));
         }
@@ -163,11 +169,74 @@ impl Import {
             Err(FsError::Access) => {
                 Err(refused("the server refused our cluster key: check cluster.key_file on both sides"))
             }
+            Err(e @ (FsError::KeyExpired | FsError::KeyRevoked | FsError::KeyRejected)) => Err(self.barred(e)),
             Err(FsError::Stale) => {
                 Err(bad(&format!("{} was replaced by a later server of its target", self.nid.borrow())))
             }
             Err(FsError::Exists) => Err(refused(&format!("another client has a session with the id {client} there"))),
             Err(e) => Err(bad(&e.to_string())),
+        }
+    }
+
+    /// What this client proves, for people.
+    fn shown_key(&self) -> String {
+        self.config.key.limits().map_or_else(|| CLIENT_KEY_NAME.to_string(), |l| format!("credential '{}'", l.name()))
+    }
+
+    /// A credential opens its own cluster only. The server's word is not proved yet, and nothing but the message rests on it.
+    fn check_cluster(&self, nid: &Nid, answer: &ConnectReply) -> io::Result<()> {
+        let Some(limits) = self.config.key.limits().filter(|l| l.said().cluster != answer.cluster) else {
+            return Ok(());
+        };
+        let why = format!(
+            "credential '{}' is of cluster {:016x}, the server at {nid} of cluster {:016x}: take the file that was issued there",
+            limits.name(),
+            limits.said().cluster,
+            answer.cluster
+        );
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+    }
+
+    /// What we have proved opens nothing there (any more). As after an eviction nothing is left of the session; and as there is none to
+    /// come, whoever waits is told, and whoever asks from now on.
+    fn barred(&self, why: FsError) -> io::Error {
+        let now = self.rt.wall();
+        let valid_here = self.config.key.limits().is_some_and(|l| l.validity(now) == Validity::Valid);
+        let key = self.shown_key();
+        let text = match why {
+            FsError::KeyExpired if valid_here => {
+                format!(
+                    "{key} has expired by the server's clock and not by this host's: their clocks are apart, set them"
+                )
+            }
+            FsError::KeyExpired => {
+                format!("{key} has expired: ask the administrator for another ('stria credential issue')")
+            }
+            FsError::KeyRejected => {
+                format!(
+                    "{key} is not valid yet by the server's clock: its clock is behind that of the metadata server, set it"
+                )
+            }
+            _ => format!("{key} was revoked: ask the administrator for another ('stria credential issue')"),
+        };
+        if !self.barred.replace(true) {
+            tracing::error!(target = self.config.target, "{text}");
+            self.lose_session();
+        }
+        io::Error::new(io::ErrorKind::PermissionDenied, text)
+    }
+
+    /// Everything of the session is lost, as after an eviction, and no other one follows for now.
+    fn lose_session(&self) {
+        let had = self.boot.get() != 0;
+        self.replay.borrow_mut().clear();
+        self.changed.notify();
+        if had {
+            self.evictions.set(self.evictions.get() + 1);
+        }
+        self.fail_pending(FsError::Io);
+        if let Some(callbacks) = self.callbacks.borrow().upgrade().filter(|_| had) {
+            callbacks.on_evicted();
         }
     }
 
@@ -182,6 +251,10 @@ impl Import {
             FsError::Access => {
                 refused(format!("the server behind {nid} is not at that address: something passes connections on"))
             }
+            FsError::KeyRejected => refused(format!(
+                "{nid} does not take {}: it is of another version of the program: update that server, or issue another one",
+                self.shown_key()
+            )),
             FsError::NotPermitted => {
                 refused(format!("{nid} takes encrypted connections only: net.security must be 'auto' or 'tls' here"))
             }

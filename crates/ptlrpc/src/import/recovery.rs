@@ -138,7 +138,8 @@ impl Import {
             for (op, body) in c.state_replays() {
                 let mut header = Header::request(op, self.config.client, Xid(0));
                 header.flags = Flags::REPLAY;
-                match self.dialogue_taken(header, body.clone(), Bulk::new(), over).await {
+                let told = self.with_capability(&mut header, body.clone());
+                match self.dialogue_taken(header, told, Bulk::new(), over).await {
                     _ if self.evictions.get() != evictions => return false,
                     Some(answer) => c.on_state_replayed(op, &body, answer.map(|r| r.body)),
                     None => return false,

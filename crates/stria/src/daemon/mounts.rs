@@ -399,16 +399,19 @@ pub fn mount(arguments: &cli::Mount) -> Outcome {
         (None, None) => return Err(Failure::usage("say where the cluster is: --mds ADDRESS or --dir DIR")),
     };
     let fsname = dir.as_ref().map_or("stria", |d| d.fsname.as_str());
-    let spec = settings::mount(&config, &arguments.options, fsname)?;
-    let at = check(&arguments.mount, &spec)?;
+    let mut spec = settings::mount(&config, &arguments.options, fsname)?;
     let key = keys::find(&config, dir.as_ref())?;
+    // Programs hear it from their kernel; the servers refuse changes in any case, times of access, too.
+    let reads_only = key.limits().is_some_and(|l| l.is_read_only());
+    spec.options.read_only |= reads_only;
+    let at = check(&arguments.mount, &spec)?;
     block_signals();
     let events = Rc::new(Events::default());
     events.watch_signals();
     let metrics = Endpoint::start(&config, events.sender())?;
     serve(&config, (1, 0), async |rt| {
         let mut client = settings::client(&config, &nid, &key);
-        client.noatime |= spec.options.no_atime;
+        client.noatime |= spec.options.no_atime || reads_only;
         let client = cluster::join(&rt, client, 0, patience(&config)).await.map_err(|e| Failure::from(e.0))?;
         let mut mounts = Mounts::new(rt, events, metrics.as_ref(), dir.as_ref());
         mounts.add(client, &at, &spec, &["client"], &[], Down::default()).await?;

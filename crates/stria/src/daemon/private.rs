@@ -281,6 +281,22 @@ pub fn make_secret(what: &str, path: &Path, text: &str) -> Outcome {
     }
 }
 
+/// Writes a file with a secret that nobody else may read, in place of the one that is there.
+///
+/// # Errors
+/// It cannot be written.
+pub fn write_secret(path: &Path, text: &str) -> Outcome {
+    let mut new = path.as_os_str().to_owned();
+    new.push(format!(".new-{}", std::process::id()));
+    let new = PathBuf::from(new);
+    let written = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new).and_then(|mut file| {
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    });
+    written.and_then(|()| std::fs::rename(&new, path)).map_err(|e| Failure::io("writing", path, &e))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

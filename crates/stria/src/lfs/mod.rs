@@ -19,6 +19,7 @@ pub use df::df;
 pub use fadvise::{fadvise, ladvise};
 pub use fid::{fid2path, path2fid, rmfid};
 pub use find::find;
+pub(crate) use find::time;
 pub use getstripe::getstripe;
 pub use migrate::{migrate, migrate_file};
 pub use pool::pool;

@@ -2,7 +2,7 @@
 mod show;
 mod stat;
 mod test;
-pub(super) mod time;
+pub(crate) mod time;
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs;
