@@ -352,7 +352,7 @@ impl Tx<'_> {
     /// An inode of which nothing but its place is looked at.
     fn way_up(&mut self, fid: Fid) -> Done<Option<Inode>> {
         let key = keys::inode(fid);
-        Ok(self.read(&key, |v| v.and_then(|b| Inode::decode(fid, b)))?)
+        self.read(&key, |v| v.and_then(|b| Inode::decode(fid, b)))
     }
 
     /// An xattr's value as the client has its ids.
