@@ -416,12 +416,12 @@ impl Inode {
     }
 
     /// These pages of one of its objects found no space: those who write them are told.
-    pub(crate) fn pages_refused(&self, object: &Object, pages: &[u64]) {
+    pub(crate) fn pages_refused(&self, object: &Object, pages: &[u64], why: FsError) {
         let Some(s) = self.striping() else { return };
         let stripe = StripeIndex(object.stripe.get());
         for page in pages {
             if let Ok(first) = s.layout.geometry().file_offset(stripe, page * PAGE_BYTES as u64) {
-                self.watches.on_refused(Extent::at(first, PAGE_BYTES as u64));
+                self.watches.on_refused(Extent::at(first, PAGE_BYTES as u64), why);
             }
         }
     }

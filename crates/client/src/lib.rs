@@ -57,6 +57,7 @@ mod settled;
 mod short;
 mod stats;
 mod tells;
+mod tight;
 
 pub use ::readahead::Hint;
 pub use ldlm::FlockMode;

@@ -27,6 +27,7 @@ use crate::losses::Losses;
 use crate::pages::PageCache;
 use crate::sessions::Sessions;
 use crate::stats::{OscStats, RpcStats};
+use crate::tight::Tight;
 
 const PAGE: u64 = FRAME_BYTES as u64;
 /// Pause between two looks at a target in whose place another store answers.
@@ -88,6 +89,8 @@ pub struct Osc {
     active_here: Cell<bool>,
     /// It left the cluster, and does not come back.
     left: Cell<bool>,
+    /// Of whom little is left there.
+    tight: Tight,
     /// Dirty bytes, grant, the window of bulk RPCs, and which object is written out next.
     target: Target,
     /// When a page became dirty last.
@@ -129,6 +132,7 @@ impl Osc {
             active_here: Cell::new(true),
             left: Cell::new(false),
             rpcs: Turns::of(target.clone()),
+            tight: Tight::default(),
             target,
             written_at: Cell::new(started),
             grant_shrink_interval: Cell::new(config.grant_shrink_interval),
@@ -290,7 +294,7 @@ impl Osc {
         out
     }
     /// Whose I/O of an object is under way, and tells the OST what the job is called.
-    fn owner_of(&self, object: &Object, import: &Rc<Import>) -> wire::ost::IoOwner {
+    pub(crate) fn owner_of(&self, object: &Object, import: &Rc<Import>) -> wire::ost::IoOwner {
         let doer = object.inode.borrow().upgrade().map(|i| i.io_owner.get()).unwrap_or_default();
         if doer.job != 0 {
             self.jobs.seen(import, &self.jobs_told);
@@ -713,7 +717,7 @@ fn judged<T>(answer: &Result<T, FsError>) -> datapath::Answer {
     match answer {
         Ok(_) => datapath::Answer::Done,
         Err(FsError::Corrupt) => datapath::Answer::Damaged,
-        Err(FsError::NoSpace) => datapath::Answer::NoSpace,
+        Err(FsError::NoSpace | FsError::Quota) => datapath::Answer::NoSpace,
         Err(FsError::NotFound) => datapath::Answer::NoObject,
         Err(_) => datapath::Answer::Failed,
     }

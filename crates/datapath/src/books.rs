@@ -80,6 +80,10 @@ impl Books {
         self.charged += PAGE;
         true
     }
+    /// A page became dirty and takes no grant.
+    pub(crate) fn on_dirtied_without_grant(&mut self) {
+        self.dirty += PAGE;
+    }
     /// Pages are no longer dirty; `unused`: the server did not take the grant that they took.
     pub(crate) fn on_clean(&mut self, dropped: Dropped, unused: bool) {
         let (dirty, grant) = (dropped.dirty as u64 * PAGE, dropped.granted as u64 * PAGE);

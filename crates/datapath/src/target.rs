@@ -106,6 +106,14 @@ impl<K> Target<K> {
         }
         granted
     }
+    /// [`Target::on_written`] of a page that is to be written out at once although there may be grant.
+    #[must_use]
+    pub fn on_written_through<P>(&mut self, pages: &mut Pages<P>, page: u64, was_clean: bool) -> bool {
+        if was_clean {
+            self.books.on_dirtied_without_grant();
+        }
+        pages.has_grant(page)
+    }
     /// Puts an object with dirty pages at the end of the order of write-out, unless it has its place there.
     pub fn on_dirty_object<P>(&mut self, key: K, pages: &mut Pages<P>) {
         if !pages.listed {

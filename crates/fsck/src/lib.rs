@@ -439,8 +439,8 @@ fn stray(index: u16, info: &ObjectInfo) -> Stray {
         size: info.attr.size,
         blocks: info.attr.blocks * (oss::store::BLOCK_BYTES / 512),
         mtime: info.attr.mtime,
-        uid: info.attr.owner.uid,
-        gid: info.attr.owner.gid,
+        uid: info.attr.owner.unwrap_or_default().uid,
+        gid: info.attr.owner.unwrap_or_default().gid,
     }
 }
 

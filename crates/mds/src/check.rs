@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use layout::StripeObject;
 use types::{Fid, ObjectId, OstIndex};
+use wire::quota::QuotaKind;
 
 use crate::acl::Acl;
 use crate::config_service::ClusterMap;
@@ -18,11 +19,12 @@ use crate::kv::{Key, KvError, KvSnapshot, MetaKv, show_key, unseal};
 use crate::ops::LOV;
 use crate::osts::decode_precreate;
 use crate::perm::{ACL_ACCESS, ACL_DEFAULT};
+use crate::quota::Id;
 use crate::record::{
-    ChangelogRow, Counters, CutRow, DestroyRow, HorizonRow, Inode, InodeFlags, PrecreateRow, ReplyRow, S_IFBLK,
-    S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_IFSOCK, SessionRow, Superblock,
+    ChangelogRow, Counters, CutRow, DestroyRow, GraceRow, HorizonRow, Inode, InodeFlags, OwnRow, PrecreateRow,
+    QuotaRow, ReplyRow, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_IFSOCK, SessionRow, Superblock,
 };
-use crate::start::{SCAN_KEYS, StartError, read_superblock, ready};
+use crate::start::{COUNTS_SINCE, SCAN_KEYS, StartError, read_superblock, ready};
 
 /// Something that is not as it should be.
 #[derive(Clone, PartialEq, Eq, Debug, PartialOrd, Ord)]
@@ -134,6 +136,17 @@ pub enum Finding {
         /// Boot of the newest inode or transaction.
         found: u64,
     },
+    /// The count of a user's, a group's or a project's inodes is wrong.
+    QuotaCount {
+        /// Whose.
+        kind: QuotaKind,
+        /// See `kind`.
+        id: u32,
+        /// What it says.
+        says: u64,
+        /// What was found.
+        found: u64,
+    },
     /// The number of inodes in the counters is wrong.
     InodeCount {
         /// What they say.
@@ -179,6 +192,9 @@ impl fmt::Display for Finding {
             Finding::BootCount { says, found } => {
                 write!(f, "the boot count is {says}, but something is of boot {found}: FIDs would be given out again")
             }
+            Finding::QuotaCount { kind, id, says, found } => {
+                write!(f, "{says} inodes are counted for {} {id}, {found} exist", kind.name())
+            }
             Finding::InodeCount { says, found } => write!(f, "{says} inodes are counted, {found} exist"),
         }
     }
@@ -214,6 +230,10 @@ pub(crate) struct Parts {
     pub destroys: BTreeMap<Key, DestroyRow>,
     pub precreates: BTreeMap<OstIndex, PrecreateRow>,
     pub counters: Option<Counters>,
+    /// Rows of the log of owners that OSTs are to be told.
+    pub owns: u64,
+    /// Counts of inodes, by whom they count for.
+    pub usage: BTreeMap<Id, u64>,
     pub boot: Option<u64>,
     /// Records that cannot be read.
     pub damaged: BTreeSet<Key>,
@@ -272,6 +292,12 @@ impl Report {
     pub fn is_left_over(&self, ost: OstIndex, object: ObjectId) -> bool {
         let ours = object.0.seq == ObjectId::seq_of(ost) && !self.objects.contains_key(&object);
         ours && self.parts.precreates.get(&ost).is_some_and(|row| row.is_left_over(object.0.oid))
+    }
+
+    /// Whether OSTs were told of every new owner of a file.
+    #[must_use]
+    pub fn owners_told(&self) -> bool {
+        self.parts.owns == 0
     }
 
     pub(crate) fn hash(&self) -> NameHash {
@@ -382,6 +408,15 @@ impl Checker {
             }
             (keys::SESSION, 8) => return wire::decode::<SessionRow>(value).ok().filter(|r| r.version == 1).map(|_| ()),
             (keys::CHANGE, 8) => return wire::decode::<wire::changelog::ChangeRecord>(value).ok().map(|_| ()),
+            (keys::USAGE, 5) => {
+                let inodes = u64::from_le_bytes(value.try_into().ok()?);
+                p.usage.insert(keys::quota_id(key)?, inodes);
+            }
+            (keys::QUOTA, 5) => return keys::quota_id(key).and(wire::decode::<QuotaRow>(value).ok()).map(|_| ()),
+            (keys::OWN, 24) => {
+                wire::decode::<OwnRow>(value).ok()?;
+                p.owns += 1;
+            }
             (keys::CUT, 16) => return wire::decode::<CutRow>(value).ok().map(|_| ()),
             (keys::REPLY, 10) => return wire::decode::<ReplyRow>(value).ok().map(|_| ()),
             _ => return self.single(key, value),
@@ -396,6 +431,7 @@ impl Checker {
             keys::SUPERBLOCK => {}
             keys::BOOT => p.boot = Some(u64::from_le_bytes(value.try_into().ok()?)),
             keys::COUNTERS => p.counters = Some(wire::decode(value).ok()?),
+            keys::GRACE => return wire::decode::<GraceRow>(value).ok().map(|_| ()),
             keys::CHANGELOG => return wire::decode::<ChangelogRow>(value).ok().map(|_| ()),
             keys::HORIZON => return wire::decode::<HorizonRow>(value).ok().map(|_| ()),
             keys::CLUSTER_MAP => drop(wire::decode::<ClusterMap>(value).ok()?),
@@ -529,6 +565,10 @@ impl Checker {
         if says != found {
             findings.push(Finding::InodeCount { says, found });
         }
+        // A store of before quotas is counted when it is started.
+        if self.report.superblock.version >= COUNTS_SINCE {
+            findings.extend(wrong_counts(&p.usage, &crate::quota::count(self.report.inodes.values())));
+        }
         let newest = self.report.inodes.keys().filter_map(|f| boot_of(*f)).max().unwrap_or(0);
         let newest = newest.max(p.counters.as_ref().map_or(0, |c| c.transno >> 40));
         let says = p.boot.unwrap_or(0);
@@ -546,6 +586,14 @@ impl Checker {
         }
         self.report.findings.extend(findings);
     }
+}
+
+/// Counts that are not those that were found.
+fn wrong_counts(says: &BTreeMap<Id, u64>, found: &BTreeMap<Id, u64>) -> Vec<Finding> {
+    let ids: BTreeSet<&Id> = says.keys().chain(found.keys()).collect();
+    let of = |counts: &BTreeMap<Id, u64>, id: &Id| counts.get(id).copied().unwrap_or(0);
+    let wrong = ids.into_iter().filter(|id| of(says, id) != of(found, id));
+    wrong.map(|id| Finding::QuotaCount { kind: id.0, id: id.1, says: of(says, id), found: of(found, id) }).collect()
 }
 
 /// The OST of an object whose sequence is one of an OST's.

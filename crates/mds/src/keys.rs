@@ -1,5 +1,6 @@
 //! Keys of the store: one ordered keyspace, a prefix byte per kind. Numbers are big-endian, so that byte order is order.
 use types::{ClientId, Fid, OstIndex};
+use wire::quota::QuotaKind;
 
 use crate::kv::Key;
 
@@ -14,6 +15,9 @@ pub const CLUSTER_MAP: &[u8] = b"m";
 
 /// Users of the changelog; missing: none ever came.
 pub const CHANGELOG: &[u8] = b"g";
+
+/// Times of grace; missing: those that a new store has.
+pub const GRACE: &[u8] = b"q";
 
 /// Which sizes are doubtful; missing: none.
 pub const HORIZON: &[u8] = b"h";
@@ -42,6 +46,12 @@ pub const REPLY: u8 = b'R';
 pub const CUT: u8 = b'C';
 /// Prefix of the changelog's records.
 pub const CHANGE: u8 = b'L';
+/// Prefix of counts of inodes, by whom they count for.
+pub const USAGE: u8 = b'U';
+/// Prefix of limits, by whose they are.
+pub const QUOTA: u8 = b'Q';
+/// Prefix of the log of owners that OSTs are to be told.
+pub const OWN: u8 = b'w';
 
 fn with_fid(prefix: u8, fid: Fid) -> Key {
     let mut k = Key::new();
@@ -98,6 +108,35 @@ pub fn destroy(fid: Fid, transno: u64) -> Key {
     let mut k = with_fid(DESTROY, fid);
     k.extend_from_slice(&transno.to_be_bytes());
     k
+}
+/// Owner of objects that are of `fid`, as of transaction `transno`.
+#[must_use]
+pub fn own(fid: Fid, transno: u64) -> Key {
+    let mut k = with_fid(OWN, fid);
+    k.extend_from_slice(&transno.to_be_bytes());
+    k
+}
+fn of_id(prefix: u8, (kind, id): (QuotaKind, u32)) -> Key {
+    let mut k = plain(&[prefix, kind as u8]);
+    k.extend_from_slice(&id.to_be_bytes());
+    k
+}
+/// The count of inodes of a user, a group or a project.
+#[must_use]
+pub fn usage(id: (QuotaKind, u32)) -> Key {
+    of_id(USAGE, id)
+}
+/// The limits of a user, a group or a project.
+#[must_use]
+pub fn quota(id: (QuotaKind, u32)) -> Key {
+    of_id(QUOTA, id)
+}
+/// Whose count or limits a key is for.
+#[must_use]
+pub fn quota_id(key: &[u8]) -> Option<(QuotaKind, u32)> {
+    let [_, kind, id @ ..] = key else { return None };
+    let kind = QuotaKind::ALL.into_iter().find(|k| *k as u8 == *kind)?;
+    Some((kind, u32::from_be_bytes(id.try_into().ok()?)))
 }
 /// Allocation state of an OST.
 #[must_use]

@@ -7,7 +7,7 @@
 //! Code map: `ops/` one file per family of operations · `tx` what an operation sees · `store` overlay and group commit ·
 //! `record`, `keys`, `dirent` formats · `mds` the node and the way of an operation · `service` messages and sessions ·
 //! `locks`, `enqueue` inode-bit locks and flocks · `handles` opens · `pools`, `osts` objects · `config_service` cluster
-//! map · `map_changes`, `ost_pools`, `ost_files` how OSTs and pools come and go · `changelog` what happened, for programs that follow it · `params`, `stats`, `traced` · `mkfs` · `check` reading everything, for fsck.
+//! map · `map_changes`, `ost_pools`, `ost_files` how OSTs and pools come and go · `quota`, `shares`, `quota_service` who may have how much · `owed` what OSTs still have to be told · `changelog` what happened, for programs that follow it · `params`, `stats`, `traced` · `mkfs` · `check` reading everything, for fsck.
 //!
 //! Not here: layouts and OST choice (`layout`), lock decisions (`ldlm`), exactly-once (`ptlrpc`), bytes on disk (engines).
 
@@ -37,10 +37,13 @@ mod ops;
 mod ost_files;
 pub mod ost_pools;
 pub mod osts;
+mod owed;
 pub mod params;
 pub mod perm;
 pub mod pools;
 mod quiet;
+mod quota;
+mod quota_service;
 mod recent;
 pub mod record;
 pub mod repair;
@@ -48,6 +51,7 @@ pub mod replace;
 mod replays;
 mod service;
 mod settings;
+mod shares;
 mod sharing;
 mod start;
 pub mod stats;

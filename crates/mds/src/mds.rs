@@ -26,6 +26,7 @@ use crate::ops::EntryOut;
 use crate::osts::Osts;
 use crate::pools::Pools;
 use crate::quiet::Held;
+use crate::quota::{Charged, Quotas};
 use crate::recent::{Horizon, RecentSizes};
 use crate::record::{ReplyRow, Superblock};
 use crate::sharing::Footprint;
@@ -53,6 +54,7 @@ pub struct Mds {
     pub(crate) horizon: Horizon,
     pub(crate) cuts: RefCell<Cuts>,
     pub(crate) changelog: Changelog,
+    pub(crate) quotas: Quotas,
     pub(crate) locks: Locks,
     pub(crate) pools: RefCell<Pools>,
     pub(crate) pool_filled: Event,
@@ -95,6 +97,7 @@ pub(crate) struct Parts {
     pub(crate) doubtful_before: u64,
     pub(crate) cuts: Cuts,
     pub(crate) changelog: Changelog,
+    pub(crate) quotas: Quotas,
     pub(crate) quiet: ptlrpc::Quiet<Held>,
 }
 
@@ -159,8 +162,21 @@ enum Step<R> {
 
 impl Mds {
     pub(crate) fn assemble(parts: Parts) -> Rc<Mds> {
-        let Parts { rt, config, superblock, boot, store, pools, map, known, doubtful_before, cuts, changelog, quiet } =
-            parts;
+        let Parts {
+            rt,
+            config,
+            superblock,
+            boot,
+            store,
+            pools,
+            map,
+            known,
+            doubtful_before,
+            cuts,
+            changelog,
+            quotas,
+            quiet,
+        } = parts;
         let hash = NameHash { key0: superblock.hash_key0, key1: superblock.hash_key1, mask: superblock.hash_mask };
         let target = format!("{}-MDT0000", String::from_utf8_lossy(&superblock.fsname));
         let locks = NamespaceConfig { handle_first: boot << 40, ..config.locks.clone() };
@@ -189,6 +205,7 @@ impl Mds {
             horizon,
             cuts: RefCell::new(cuts),
             changelog,
+            quotas,
             locks: Locks::new(locks),
             pools: RefCell::new(pools),
             pool_filled: Event::new(),
@@ -403,6 +420,10 @@ impl Mds {
             }
         }
         let footprint = std::mem::take(&mut tx.footprint);
+        let charged = self.quotas.after(&tx.charges, tx.now);
+        if !types::planted!("count-apart") {
+            tx.puts.extend(self.quotas.changes(&charged));
+        }
         let shares = self.config.commit_on_sharing && (changes || basis != 0);
         let awaited = if shares { self.store.sharing.borrow().rests_on(caller.client, &footprint) } else { 0 };
         let reply = finish(self, value)?;
@@ -419,25 +440,26 @@ impl Mds {
             }
         }
         if changes {
-            self.apply(tx, transno);
+            self.apply(tx, transno, charged);
             self.note_applied(caller, transno, &footprint, awaited);
         }
         Ok(Step::Done(Answered { reply, transno: Transno(transno), basis, remembered }, awaited))
     }
 
     /// Makes what an operation changes visible, and has done what follows from it.
-    fn apply(self: &Rc<Self>, mut tx: Tx<'_>, transno: u64) {
+    fn apply(self: &Rc<Self>, mut tx: Tx<'_>, transno: u64, charged: Charged) {
         let taken = tx.keeps_objects();
         let puts = std::mem::take(&mut tx.puts);
-        let destroyed = std::mem::take(&mut tx.destroyed);
+        let owed = std::mem::take(&mut tx.owed);
         let (delta, recorded) = (tx.inode_delta, tx.recorded);
         drop(tx);
         self.store.apply(puts, transno, delta);
+        self.quotas.take(charged);
         if recorded > 0 {
             self.wrote_records(recorded);
         }
-        if !destroyed.is_empty() {
-            self.osts.queue_destroys(self.store.applied(), destroyed);
+        if !owed.is_empty() {
+            self.osts.owe(self.store.applied(), owed);
         }
         self.fill_low_pools(&taken);
     }

@@ -121,6 +121,9 @@ pub async fn format(kv: &Rc<dyn MetaKv>, options: &MkfsOptions) -> Result<Superb
     };
     let mut batch = KvBatch::default();
     batch.expect.push((keys::plain(keys::SUPERBLOCK), None));
+    for (id, inodes) in crate::quota::count([&root].into_iter()) {
+        batch.changes.insert(keys::usage(id), crate::quota::count_row(inodes));
+    }
     for (key, value) in [
         (keys::plain(keys::SUPERBLOCK), wire::encode(&superblock)),
         (keys::plain(keys::BOOT), 0u64.to_le_bytes().to_vec()),

@@ -2,7 +2,7 @@
 //!
 //! One task per OST. When a session opens, the OST is told the last object in use and removes what lies behind it; then
 //! objects are made ready ahead of creates. Objects of removed files are destroyed only after the removal is on stable
-//! storage, and the destroy log forgets them only after the OST has said so: nothing leaks, nothing goes too early.
+//! storage ([`crate::owed`]).
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::{Rc, Weak};
@@ -15,18 +15,15 @@ use rt::{LocalFuture, Nid};
 use types::{ClientId, Duration, FsError, Instant, ObjectId, OstIndex};
 use wire::Op;
 use wire::connect::{AuthReply, OstEntry};
-use wire::ost::{
-    AskCutCallback, AskCutReply, DestroyRequest, PrecreateReply, PrecreateRequest, StatfsReply, SyncRequest,
-};
+use wire::ost::{AskCutCallback, AskCutReply, PrecreateReply, PrecreateRequest, StatfsReply};
 
 use crate::keys;
-use crate::kv::Key;
 use crate::mds::Mds;
+use crate::owed::{Owed, forgotten};
 use crate::pools::{Pool, READY_MAX, READY_MIN};
-use crate::record::{DestroyObject, DestroyRow, PrecreateRow, decode_row};
+use crate::record::{PrecreateRow, decode_row};
+use crate::store::Change;
 
-/// Objects destroyed with one request.
-const DESTROY_BATCH_MAX: usize = 512;
 /// How often free space is asked for.
 const STATFS_INTERVAL: Duration = Duration::from_secs(10);
 /// How long destroyed objects stay in the log at least before the OST is asked to commit their destruction: by then its
@@ -57,15 +54,23 @@ pub struct OstLink {
     pub entry: OstEntry,
     port: RefCell<Option<Rc<dyn OstPort>>>,
     /// Sessions opened so far; each one begins with orphan clean-up.
-    sessions: Cell<u64>,
-    kick: Event,
-    destroys: RefCell<VecDeque<Destroy>>,
-    /// Destroyed in this session, perhaps not yet on the OST's stable storage.
-    destroyed: RefCell<Vec<Destroy>>,
+    pub(crate) sessions: Cell<u64>,
+    pub(crate) kick: Event,
+    pub(crate) owed: RefCell<VecDeque<Owed>>,
+    /// Done in this session, perhaps not yet on the OST's stable storage.
+    pub(crate) paid: RefCell<Vec<Owed>>,
     closed: Cell<bool>,
 }
 
 impl OstLink {
+    /// How it is reached; `None`: it cannot be.
+    pub(crate) fn port(&self) -> Option<Rc<dyn OstPort>> {
+        self.port.borrow().clone()
+    }
+    /// Nobody deals with it any more.
+    pub(crate) fn closed(&self) -> bool {
+        self.closed.get()
+    }
     /// A session was opened: objects have to be brought in step first.
     pub fn on_session(&self) {
         self.sessions.set(self.sessions.get() + 1);
@@ -74,35 +79,6 @@ impl OstLink {
     fn is_in_service(&self) -> bool {
         self.port.borrow().as_ref().is_some_and(|p| p.is_in_service())
     }
-    /// What reaches it, if anything does.
-    pub(crate) fn port(&self) -> Option<Rc<dyn OstPort>> {
-        self.port.borrow().clone()
-    }
-    /// Objects whose destruction may not have reached the OST's stable storage are destroyed again.
-    fn redo_destroys(&self) {
-        let mut queue = self.destroys.borrow_mut();
-        for d in self.destroyed.take().into_iter().rev() {
-            queue.push_front(d);
-        }
-    }
-    /// Objects waiting to be destroyed.
-    #[must_use]
-    pub fn destroys_waiting(&self) -> usize {
-        self.destroys.borrow().len()
-    }
-}
-
-/// A row of the destroy log, shared by its objects.
-struct LogRow {
-    key: Key,
-    left: Cell<usize>,
-}
-
-struct Destroy {
-    /// Not before this many operations are on stable storage.
-    after: u64,
-    object: ObjectId,
-    row: Rc<LogRow>,
 }
 
 /// All OSTs of the cluster map.
@@ -110,7 +86,7 @@ struct Destroy {
 pub struct Osts {
     links: RefCell<BTreeMap<OstIndex, Rc<OstLink>>>,
     /// Objects of OSTs that are not in the map (yet).
-    homeless: RefCell<BTreeMap<OstIndex, VecDeque<Destroy>>>,
+    pub(crate) homeless: RefCell<BTreeMap<OstIndex, VecDeque<Owed>>>,
     connector: Option<Connector>,
 }
 
@@ -122,6 +98,10 @@ impl Osts {
     pub(crate) fn new(connector: Option<Connector>) -> Osts {
         Osts { connector, ..Osts::default() }
     }
+    /// One of them.
+    pub(crate) fn link(&self, ost: OstIndex) -> Option<Rc<OstLink>> {
+        self.links.borrow().get(&ost).cloned()
+    }
     /// The OSTs.
     #[must_use]
     pub fn all(&self) -> Vec<Rc<OstLink>> {
@@ -132,31 +112,6 @@ impl Osts {
             close(&link);
         }
     }
-    /// Objects whose removal was applied as operation `after`.
-    pub(crate) fn queue_destroys(&self, after: u64, rows: Vec<(Key, Vec<DestroyObject>)>) {
-        for (key, objects) in rows {
-            let row = Rc::new(LogRow { key, left: Cell::new(objects.len()) });
-            for o in objects {
-                let destroy = Destroy { after, object: o.object, row: row.clone() };
-                match self.links.borrow().get(&o.ost) {
-                    Some(link) => link.destroys.borrow_mut().push_back(destroy),
-                    None => self.homeless.borrow_mut().entry(o.ost).or_default().push_back(destroy),
-                }
-            }
-        }
-    }
-}
-
-/// Objects whose destruction is not the log's business any more; rows of which no object is left go.
-fn forgotten(objects: Vec<Destroy>) -> Vec<(Key, Option<Vec<u8>>)> {
-    let mut done = Vec::new();
-    for d in objects {
-        d.row.left.set(d.row.left.get() - 1);
-        if d.row.left.get() == 0 {
-            done.push((d.row.key.clone(), None));
-        }
-    }
-    done
 }
 
 fn close(link: &OstLink) {
@@ -188,17 +143,17 @@ impl Mds {
             port: RefCell::new(None),
             sessions: Cell::new(0),
             kick: Event::new(),
-            destroys: RefCell::default(),
-            destroyed: RefCell::default(),
+            owed: RefCell::default(),
+            paid: RefCell::default(),
             closed: Cell::new(false),
         });
         if let Some(old) = old {
             close(&old);
-            old.redo_destroys();
-            link.destroys.borrow_mut().extend(old.destroys.borrow_mut().drain(..));
+            old.redo_owed();
+            link.owed.borrow_mut().extend(old.owed.borrow_mut().drain(..));
         }
         if let Some(waiting) = self.osts.homeless.borrow_mut().remove(&entry.ost) {
-            link.destroys.borrow_mut().extend(waiting);
+            link.owed.borrow_mut().extend(waiting);
         }
         self.osts.links.borrow_mut().insert(entry.ost, link.clone());
         {
@@ -221,16 +176,18 @@ impl Mds {
 
     /// An OST has left the cluster: nobody deals with it any more, and what was to be destroyed there is the log's no longer. The
     /// changes of the log.
-    pub(crate) fn untend_ost(&self, ost: OstIndex) -> Vec<(Key, Option<Vec<u8>>)> {
+    pub(crate) fn untend_ost(&self, ost: OstIndex) -> Vec<Change> {
         self.pools.borrow_mut().remove(ost);
-        let mut left: Vec<Destroy> = Vec::new();
+        let mut left: Vec<Owed> = Vec::new();
         left.extend(self.osts.homeless.borrow_mut().remove(&ost).unwrap_or_default());
         if let Some(link) = self.osts.links.borrow_mut().remove(&ost) {
             close(&link);
-            left.extend(link.destroyed.take());
-            left.extend(link.destroys.borrow_mut().drain(..));
+            left.extend(link.paid.take());
+            left.extend(link.owed.borrow_mut().drain(..));
         }
-        forgotten(left)
+        let mut changes = forgotten(left);
+        changes.extend(self.quotas.forget_ost(ost, self.clock()));
+        changes
     }
 
     fn import_port(self: &Rc<Self>, link: &Rc<OstLink>) -> Option<Rc<dyn OstPort>> {
@@ -321,7 +278,7 @@ impl Mds {
         while !self.stopped.get() {
             self.store.commit_ended().await;
             for link in self.osts.all() {
-                if link.destroys_waiting() > 0 {
+                if link.owed_waiting() > 0 {
                     link.kick.notify();
                 }
             }
@@ -329,7 +286,7 @@ impl Mds {
     }
 
     async fn tend(self: Rc<Self>, link: Rc<OstLink>) {
-        let mut in_step_with = 0;
+        let (mut in_step_with, mut quotas_of) = (0, 0);
         let (mut asked_space, mut forgot) = (Instant::ZERO, Instant::ZERO);
         while !self.stopped.get() && !link.closed.get() {
             let kick = link.kick.wait();
@@ -341,7 +298,7 @@ impl Mds {
             };
             let step = if in_step_with != session {
                 self.pools.borrow_mut().update(link.ost, |p| p.in_sync = false);
-                link.redo_destroys();
+                link.redo_owed();
                 let told = self.tell_ost_revoked(&*port).await;
                 let filled = if told.is_ok() { self.fill(&link, &*port, true).await } else { told };
                 match filled {
@@ -354,16 +311,25 @@ impl Mds {
                 }
             } else if self.pools.borrow().get(link.ost).is_some_and(Pool::is_low) {
                 self.fill(&link, &*port, false).await
-            } else if self.has_destroys(&link) {
-                self.destroy_some(&link, &*port, session).await
-            } else if !link.destroyed.borrow().is_empty() && self.rt.now().since(forgot) >= FORGET_INTERVAL {
+            } else if quotas_of != session {
+                let heard = self.hear_quotas(&link, &*port).await;
+                quotas_of = if heard.is_ok() { session } else { quotas_of };
+                heard
+            } else if self.has_quotas_to_tell(link.ost) {
+                self.tell_quotas(link.ost, &*port).await
+            } else if self.has_owed(&link) {
+                self.pay_some(&link, &*port, session).await
+            } else if !link.paid.borrow().is_empty() && self.rt.now().since(forgot) >= FORGET_INTERVAL {
                 forgot = self.rt.now();
-                self.forget_destroyed(&link, &*port, session).await
+                self.forget_paid(&link, &*port, session).await
             } else if self.rt.now().since(asked_space) >= STATFS_INTERVAL {
                 asked_space = self.rt.now();
-                self.ask_space(&link, &*port).await
+                match self.ask_space(&link, &*port).await {
+                    Ok(()) => self.poll_quotas(link.ost, &*port).await,
+                    failed => failed,
+                }
             } else {
-                let idle = if link.destroyed.borrow().is_empty() { STATFS_INTERVAL } else { FORGET_INTERVAL };
+                let idle = if link.paid.borrow().is_empty() { STATFS_INTERVAL } else { FORGET_INTERVAL };
                 self.rt.timeout(idle, kick).await;
                 continue;
             };
@@ -454,65 +420,6 @@ impl Mds {
         self.pool_filled.notify();
         Ok(())
     }
-
-    fn has_destroys(&self, link: &OstLink) -> bool {
-        link.destroys.borrow().front().is_some_and(|d| d.after <= self.store.durable())
-    }
-
-    async fn destroy_some(&self, link: &OstLink, port: &dyn OstPort, session: u64) -> Result<(), FsError> {
-        let durable = self.store.durable();
-        let due: Vec<Destroy> = {
-            let mut queue = link.destroys.borrow_mut();
-            let n = queue.iter().take(DESTROY_BATCH_MAX).take_while(|d| d.after <= durable).count();
-            queue.drain(..n).collect()
-        };
-        let request = DestroyRequest { objects: due.iter().map(|d| d.object).collect() };
-        let answer = port.call(Op::OstDestroy, wire::encode(&request)).await;
-        link.destroyed.borrow_mut().extend(due);
-        if answer.is_err() || link.sessions.get() != session {
-            link.redo_destroys();
-        }
-        answer.map(|_| ())
-    }
-
-    /// The log forgets what the OST has destroyed, once that is on stable storage there: an answer alone does not outlive
-    /// a crash of the OST.
-    async fn forget_destroyed(&self, link: &OstLink, port: &dyn OstPort, session: u64) -> Result<(), FsError> {
-        let request = SyncRequest::default();
-        port.call(Op::OstSync, wire::encode(&request)).await?;
-        if link.sessions.get() != session {
-            link.redo_destroys();
-            return Ok(());
-        }
-        let done = forgotten(link.destroyed.take());
-        if !done.is_empty() {
-            self.store.apply(done, 0, 0);
-        }
-        Ok(())
-    }
-
-    /// Takes up the destroy log as the store has it.
-    pub(crate) async fn load_destroys(self: &Rc<Self>) -> Result<(), FsError> {
-        let (mut from, to) = (keys::plain(&[keys::DESTROY]), keys::end_of(&[keys::DESTROY]));
-        loop {
-            let (rows, more) = self.store.scan(&from, &to, 1024).await?;
-            let Some((last, _)) = rows.last() else { return Ok(()) };
-            from = last.clone();
-            from.push(0);
-            for (key, value) in rows {
-                let mut row: DestroyRow = decode_row(&key, &value)?;
-                row.objects.retain(|o| !self.map.is_removed(o.ost));
-                if row.objects.is_empty() {
-                    self.store.apply([(key, None)], 0, 0);
-                } else {
-                    self.osts.queue_destroys(0, vec![(key, row.objects)]);
-                }
-            }
-            if !more {
-                return Ok(());
-            }
-        }
-    }
 }
 
 fn note_space(p: &mut Pool, s: &StatfsReply) {
@@ -529,9 +436,12 @@ impl Callbacks for LinkEvents {
         if let (Op::OstStatfs, Some(mds)) = (op, &mds) {
             return Box::pin(std::future::ready(mds.told_state(self.link.ost, &body).map(|()| Vec::new())));
         }
-        let mds = mds.filter(|_| op == Op::OstAskCut);
+        let ost = self.link.ost;
         Box::pin(async move {
-            let mds = mds.ok_or(FsError::NotSupported)?;
+            let mds = mds.filter(|_| matches!(op, Op::OstAskCut | Op::OstAskQuota)).ok_or(FsError::NotSupported)?;
+            if op == Op::OstAskQuota {
+                return mds.ost_asks_quota(ost, &body).await;
+            }
             let q: AskCutCallback = wire::decode(&body).map_err(FsError::from)?;
             Ok(wire::encode(&AskCutReply { decided: mds.ask_cut(&q).await? }))
         })

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use types::{Fid, FsError, ObjectId, Origin, OstIndex, WallTime};
 use wire::Bytes;
 use wire::mdt::{Attr, AttrFlags};
+use wire::quota::{QuotaKind, QuotaLimits};
 
 /// Version byte of inode records.
 pub const INODE_VERSION: u8 = 1;
@@ -348,6 +349,52 @@ wire::message! {
         /// Its users, as they came.
         users: Vec<ChangelogUserRow>,
     }
+    /// What one OST may let an id have, and what that has there.
+    ShareRow {
+        /// The OST.
+        ost: OstIndex,
+        /// Bytes that it has, as was heard last.
+        used: u64,
+        /// Bytes that it may have; 2^64-1: there is no limit.
+        share: u64,
+    }
+    /// Limits of a user, a group or a project.
+    QuotaRow {
+        /// The limits.
+        limits: QuotaLimits,
+        /// When grace for bytes ends; 0: they are within the soft limit.
+        block_expires: WallTime,
+        /// The same for inodes.
+        inode_expires: WallTime,
+        /// Each OST's share of the bytes.
+        shares: Vec<ShareRow>,
+    }
+    /// Seconds of grace, plus one; 0: a week.
+    GraceRow {
+        /// Of users, for bytes.
+        user_block: u64,
+        /// Of users, for inodes.
+        user_inode: u64,
+        /// Of groups, for bytes.
+        group_block: u64,
+        /// Of groups, for inodes.
+        group_inode: u64,
+        /// Of projects, for bytes.
+        project_block: u64,
+        /// Of projects, for inodes.
+        project_inode: u64,
+    }
+    /// Objects whose OSTs are to be told whose they are.
+    OwnRow {
+        /// Which.
+        objects: Vec<DestroyObject>,
+        /// User.
+        uid: u32,
+        /// Group.
+        gid: u32,
+        /// Project.
+        project: u32,
+    }
     /// A client that the store knows.
     SessionRow {
         /// Format, 1.
@@ -422,6 +469,32 @@ impl SessionRow {
     }
 }
 
+impl GraceRow {
+    /// A week.
+    const DEFAULT_S: u64 = 7 * 24 * 3600;
+
+    fn fields(&mut self, kind: QuotaKind) -> (&mut u64, &mut u64) {
+        match kind {
+            QuotaKind::User => (&mut self.user_block, &mut self.user_inode),
+            QuotaKind::Group => (&mut self.group_block, &mut self.group_inode),
+            QuotaKind::Project => (&mut self.project_block, &mut self.project_inode),
+        }
+    }
+    /// Seconds of a kind: for bytes, for inodes.
+    #[must_use]
+    pub fn of(&self, kind: QuotaKind) -> (u64, u64) {
+        let mut row = self.clone();
+        let (block, inode) = row.fields(kind);
+        let seconds = |stored: &u64| stored.checked_sub(1).unwrap_or(GraceRow::DEFAULT_S);
+        (seconds(block), seconds(inode))
+    }
+    /// Sets them.
+    pub fn set(&mut self, kind: QuotaKind, block_s: u64, inode_s: u64) {
+        let (block, inode) = self.fields(kind);
+        (*block, *inode) = (block_s.saturating_add(1), inode_s.saturating_add(1));
+    }
+}
+
 /// Objects of one OST that a recovery may find lost, at most; a run of ready objects is a 64th of it.
 pub const LOST_OBJECTS_MAX: u32 = 1 << 16;
 
@@ -475,7 +548,7 @@ impl PrecreateRow {
 /// "STRIAMDT", little-endian.
 pub const SUPER_MAGIC: u64 = u64::from_le_bytes(*b"STRIAMDT");
 /// The store format this build reads and writes.
-pub const FORMAT_VERSION: u32 = 3;
+pub const FORMAT_VERSION: u32 = 4;
 
 /// Reads a record of the length-prefixed kind.
 ///

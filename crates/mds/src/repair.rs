@@ -548,6 +548,7 @@ impl<'a> Repair<'a> {
             self.rows.insert(keys::plain(keys::COUNTERS), Some(wire::encode(&Counters { inodes, ..old })));
             self.done.push(format!("{inodes} inodes are counted now"));
         }
+        self.counts();
         if p.counters.is_none() || p.damaged.contains(&keys::plain(keys::HORIZON)) {
             // Which sizes may be believed went with that row, or may have gone with it: the next start doubts all of them.
             let all = HorizonRow { doubting: true, ..HorizonRow::default() };
@@ -559,6 +560,22 @@ impl<'a> Repair<'a> {
         if p.boot.is_none_or(|boot| boot < newest) {
             self.rows.insert(keys::plain(keys::BOOT), Some(newest.to_le_bytes().to_vec()));
             self.done.push(format!("the boot count is {newest} now"));
+        }
+    }
+
+    /// Whose the inodes are. A store of before quotas is counted when it is started.
+    fn counts(&mut self) {
+        let (says, found) = (&self.report.parts.usage, crate::quota::count(self.inodes.values()));
+        if self.report.superblock.version < crate::start::COUNTS_SINCE || *says == found {
+            return;
+        }
+        for id in says.keys().filter(|id| !found.contains_key(id)) {
+            self.rows.insert(keys::usage(*id), None);
+        }
+        for (id, inodes) in found.iter().filter(|(id, n)| says.get(id) != Some(n)) {
+            self.rows.insert(keys::usage(*id), crate::quota::count_row(*inodes));
+            let before = says.get(id).copied().unwrap_or(0);
+            self.done.push(format!("{inodes} inodes are counted for {} {} now (were {before})", id.0.name(), id.1));
         }
     }
 }

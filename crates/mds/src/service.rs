@@ -100,6 +100,11 @@ impl Mds {
                 self.serve_map(op, body).await
             }
             Op::Changelog | Op::ChangelogUser => self.serve_changelog(op, body).await,
+            // Ids are the servers' own there, and of the whole file system.
+            Op::MdtQuota if self.limits_of(caller).is_some_and(|l| l.changes_ids() || l.subtree().is_some()) => {
+                Err(FsError::NotPermitted)
+            }
+            Op::MdtQuota | Op::MdtSetQuota => self.serve_quota(op, body).await,
             Op::Jobs => {
                 let q: wire::connect::JobsRequest = wire::decode(body).map_err(FsError::from)?;
                 self.stats.tell_jobs(&q.names);

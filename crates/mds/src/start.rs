@@ -19,9 +19,10 @@ use crate::mds::{Caller, Mds, Parts};
 use crate::osts::decode_precreate;
 use crate::pools::Pools;
 use crate::quiet::Held;
+use crate::quota::{Quotas, count, count_row};
 use crate::record::{
-    ChangelogRow, Counters, CutRow, DestroyObject, DestroyRow, FORMAT_VERSION, HorizonRow, ReplyRow, SUPER_MAGIC,
-    SessionRow, Superblock,
+    ChangelogRow, Counters, CutRow, DestroyObject, DestroyRow, FORMAT_VERSION, HorizonRow, Inode, ReplyRow,
+    SUPER_MAGIC, SessionRow, Superblock,
 };
 use crate::store::MetaStore;
 
@@ -156,11 +157,15 @@ impl Mds {
     /// # Errors
     /// Why the store cannot be used.
     pub async fn start(rt: Rt, config: MdsConfig, kv: Rc<dyn MetaKv>) -> Result<Rc<Mds>, StartError> {
-        let snapshot = kv.snapshot().await?;
+        let mut snapshot = kv.snapshot().await?;
         let superblock = read_superblock(&*snapshot).await?;
         let found = (superblock.cluster, superblock.uuid);
         if let Some(wanted) = config.store.filter(|w| *w != found) {
             return Err(StartError::Foreign { found, wanted });
+        }
+        if superblock.version < COUNTS_SINCE {
+            count_inodes(&*kv, &*snapshot).await?;
+            snapshot = kv.snapshot().await?;
         }
         let mut counters: Counters = match get(&*snapshot, keys::COUNTERS).await? {
             Some(v) => row(keys::COUNTERS, &v)?,
@@ -178,6 +183,7 @@ impl Mds {
         let (known, quiet, stale) = read_sessions(&*snapshot).await?;
         let cuts = read_cuts(&*snapshot).await?;
         let changelog = read_changelog(&*snapshot).await?;
+        let quotas = Quotas::read(&*snapshot).await?;
         drop(snapshot);
         let store = MetaStore::open(kv, config.commit, boot, &counters).await?;
         if known.is_empty() {
@@ -207,11 +213,12 @@ impl Mds {
             doubtful_before,
             cuts,
             changelog,
+            quotas,
             quiet,
         };
         let mds = Mds::assemble(parts);
         mds.rt.spawn(mds.store.clone().run(mds.rt.clone()));
-        mds.load_destroys().await.map_err(|e| StartError::Store(KvError::Io(e.to_string())))?;
+        mds.load_owed().await.map_err(|e| StartError::Store(KvError::Io(e.to_string())))?;
         mds.rt.spawn(mds.clone().watch_commits());
         for entry in &map.osts {
             mds.tend_ost(entry);
@@ -260,7 +267,7 @@ impl Mds {
         let pools = self.pools.borrow();
         changes.extend(pools.all().iter().map(|p| (keys::precreate(p.ost), Some(crate::osts::precreate_row(p)))));
         self.store.apply(changes, 0, 0);
-        self.osts.queue_destroys(self.store.applied(), vec![(key, objects)]);
+        self.osts.owe(self.store.applied(), vec![(key, crate::owed::destroys(&objects))]);
     }
 
     /// Removes inodes without a name that nobody has open.
@@ -325,6 +332,44 @@ async fn begin_boot(
     batch.expect.push((keys::plain(keys::BOOT), old));
     kv.commit(Arc::new(batch)).await?;
     Ok((boot, horizon.before))
+}
+
+/// The first format that has counts of inodes by whom they count for.
+pub(crate) const COUNTS_SINCE: u32 = 4;
+/// Counts that are written in one batch.
+const COUNTS_MAX: usize = 4096;
+
+/// Counts the inodes of a store that has no such counts, or those of an earlier try.
+async fn count_inodes(kv: &dyn MetaKv, snapshot: &dyn KvSnapshot) -> Result<(), StartError> {
+    tracing::warn!("the metadata store is of before quotas: its inodes are counted, once, before service begins");
+    let (mut from, to) = (keys::plain(&[keys::INODE]), keys::end_of(&[keys::INODE]));
+    let mut counts = BTreeMap::new();
+    loop {
+        let page = ready(snapshot.range(&from, &to, SCAN_KEYS)).await?;
+        let full = page.len() == SCAN_KEYS;
+        let mut inodes = Vec::with_capacity(page.len());
+        for (key, sealed) in page {
+            let value = unseal(&key, sealed)?;
+            let inode = keys::fid_of(&key).and_then(|fid| Inode::decode(fid, &value));
+            inodes.push(inode.ok_or_else(|| StartError::Damaged { key: crate::kv::show_key(&key) })?);
+            from = Key::from_vec(key);
+            from.push(0);
+        }
+        count(inodes.iter()).into_iter().for_each(|(id, n)| *counts.entry(id).or_default() += n);
+        if !full {
+            break;
+        }
+    }
+    let boot = get(snapshot, keys::BOOT).await?;
+    let old = all(snapshot, keys::USAGE).await?.into_iter().map(|(key, _)| (Key::from_vec(key), None));
+    let new = counts.into_iter().map(|(id, inodes)| (keys::usage(id), count_row(inodes)));
+    let changes: Vec<_> = old.chain(new).collect();
+    for some in changes.chunks(COUNTS_MAX) {
+        let mut batch = KvBatch { changes: some.iter().cloned().collect(), ..KvBatch::default() };
+        batch.expect.push((keys::plain(keys::BOOT), boot.clone()));
+        kv.commit(Arc::new(batch)).await?;
+    }
+    Ok(())
 }
 
 /// Which objects of each OST are in use, and which OSTs get files.

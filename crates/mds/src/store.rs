@@ -268,6 +268,13 @@ impl MetaStore {
         }
     }
 
+    /// [`MetaStore::apply`] of a change of the server's own, if there is one.
+    pub(crate) fn apply_if_any(&self, change: Option<Change>) {
+        if change.is_some() {
+            self.apply(change, 0, 0);
+        }
+    }
+
     /// Value of a key in the changes that the engine does not have yet: `None` when they do not touch it.
     pub(crate) fn pending<T>(
         &self,

@@ -15,6 +15,7 @@ use crate::dirent::{self, EntryRef};
 use crate::keys;
 use crate::kv::{Answer, Key, KvError, Pairs, unseal};
 use crate::mds::Mds;
+use crate::quota::Charges;
 use crate::record::{Inode, InodeFlags};
 use crate::sharing::Footprint;
 use crate::store::Overlay;
@@ -106,8 +107,10 @@ pub struct Tx<'a> {
     pub(crate) puts: SmallVec<[(Key, Option<Vec<u8>>); 8]>,
     pub(crate) claims: SmallVec<[Claim; 4]>,
     pub(crate) inode_delta: i64,
-    /// Entries of the destroy log, for those who carry it out.
-    pub(crate) destroyed: Vec<(Key, Vec<crate::record::DestroyObject>)>,
+    /// Whom it makes more or fewer inodes count for.
+    pub(crate) charges: Charges,
+    /// Rows of the logs of what OSTs are owed, for those who carry it out.
+    pub(crate) owed: crate::owed::Rows,
     /// Inodes that it looked at.
     pub(crate) seen: SmallVec<[Fid; 4]>,
     /// Records that it writes to the changelog.
@@ -140,7 +143,8 @@ impl<'a> Tx<'a> {
             puts: SmallVec::new(),
             claims: SmallVec::new(),
             inode_delta: 0,
-            destroyed: Vec::new(),
+            charges: Charges::default(),
+            owed: Vec::new(),
             seen: SmallVec::new(),
             recorded: 0,
             basis: Basis::default(),

@@ -93,7 +93,8 @@ fn keys_and_values_have_their_golden_bytes() {
     assert_eq!(Acl::parse(&acl()).unwrap().encode(), acl());
     let (fid, parent) = (Fid { seq: 0x0102_0304_0506_0708, oid: 0x090a_0b0c, ver: 0 }, Fid::ROOT);
     let (client, ost) = (ClientId(0x1112_1314_1516_1718), OstIndex(0x0203));
-    let all: [(&str, &[u8]); 18] = [
+    let id = (wire::quota::QuotaKind::Group, 0x8182_8384);
+    let all: [(&str, &[u8]); 22] = [
         ("superblock", keys::SUPERBLOCK),
         ("boot", keys::BOOT),
         ("counters", keys::COUNTERS),
@@ -112,6 +113,10 @@ fn keys_and_values_have_their_golden_bytes() {
         ("reply", &keys::reply(client, 0x5152)),
         ("change", &keys::change(0x7172_7374_7576_7778)),
         ("cut", &keys::cut(client, 0x6162_6364_6566_6768)),
+        ("grace", keys::GRACE),
+        ("usage", &keys::usage(id)),
+        ("quota", &keys::quota(id)),
+        ("own", &keys::own(fid, 0x9192_9394_9596_9798)),
     ];
     for (name, key) in all {
         folder.check(&format!("key.{name}"), key);

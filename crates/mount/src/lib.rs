@@ -13,6 +13,7 @@ pub mod migrate;
 mod name;
 mod native;
 mod pieces;
+pub mod project;
 mod rings;
 
 pub use crate::native::ServedNatively;
@@ -236,6 +237,7 @@ impl StriaFs {
                 done(req, synced.await)
             }
             Op::Ioctl { .. } if StriaFs::asks_to_migrate(&req) => self.migrate(req).await,
+            Op::Ioctl { .. } if StriaFs::asks_for_project(&req) => self.project(req).await,
             Op::Ioctl { .. } => self.advice(req).await,
             // The kernel then answers poll(2) itself: regular files are always ready.
             Op::Poll { .. } => req.err(libc::ENOSYS),

@@ -63,6 +63,8 @@ pub fn does(op: Op) -> Does {
         | Op::OstAdvise
         | Op::OstShrinkGrant
         | Op::OstAskGrant
+        | Op::OstAskQuota
+        | Op::MdtQuota
         | Op::OstAdvised
         | Op::OstAskCut
         | Op::OstTrace
@@ -89,7 +91,10 @@ pub fn does(op: Op) -> Does {
         | Op::OstPrecreate
         | Op::OstDestroy
         | Op::OstAllocate
-        | Op::OstPromise => Does::Change,
+        | Op::OstPromise
+        | Op::MdtSetQuota
+        | Op::OstQuota
+        | Op::OstOwn => Does::Change,
     }
 }
 

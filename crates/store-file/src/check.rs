@@ -6,13 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use oss::store::{BLOCK_BYTES, ObjectAttr, ObjectInfo};
+use oss::store::{BLOCK_BYTES, Charged, ObjectAttr, ObjectInfo, Usages};
 use redb::{Database, ReadableDatabase, ReadableTable};
 use rt::{BlockingFile, Rt};
 use types::ObjectId;
 use wire::crc32c;
 
-use crate::db::{ADVICE, DbError, EXTENTS, OBJECTS, PROMISES, SEQUENCES, SUPER};
+use crate::db::{ADVICE, COUNTED, DbError, EXTENTS, OBJECTS, PROMISES, SEQUENCES, STATE, SUPER, USAGE, charged_of_key};
 use crate::error::OpenError;
 use crate::format::{
     EXTENT_BLOCKS_MAX, Extent, FormatError, SUPERBLOCK_BYTES, Superblock, advice_from_bytes, extent_from_bytes,
@@ -198,6 +198,7 @@ impl Checker<'_> {
             }
         }
         self.counts(&held);
+        self.usages(&txn)?;
         self.about_objects(&txn, ADVICE, "what is advised of", |o, b| advice_from_bytes(o, b).err())?;
         self.about_objects(&txn, PROMISES, "the promised cut of", |o, b| promise_from_bytes(o, b).err())
     }
@@ -220,6 +221,37 @@ impl Checker<'_> {
             if let Some(e) = wrong(object, value.value()) {
                 self.out.bad_rows = true;
                 self.fault(format!("{what} object {object}: {e}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts of blocks against the objects, if the last opening kept them.
+    fn usages(&mut self, txn: &redb::ReadTransaction) -> Result<(), DbError> {
+        let state = txn.open_table(STATE)?;
+        let read = |name: &str| -> Result<Option<u64>, DbError> { Ok(state.get(name)?.map(|v| v.value())) };
+        if read(COUNTED)?.is_none() || read(COUNTED)? != read("boot")? {
+            return Ok(());
+        }
+        let mut kept: BTreeMap<Charged, u64> = BTreeMap::new();
+        for row in txn.open_table(USAGE)?.iter()? {
+            let (key, blocks) = row?;
+            match charged_of_key(key.value()) {
+                Some(who) => drop(kept.insert(who, blocks.value())),
+                None => {
+                    self.out.bad_rows = true;
+                    self.fault(format!("usage: key {:#x} is nobody's", key.value()));
+                }
+            }
+        }
+        let found: BTreeMap<Charged, u64> =
+            Usages::of_objects(self.out.objects.iter().map(|o| &o.attr)).iter().collect();
+        let all: BTreeSet<Charged> = kept.keys().chain(found.keys()).copied().collect();
+        for who in all {
+            let (says, has) = (kept.get(&who).unwrap_or(&0), found.get(&who).unwrap_or(&0));
+            if says != has {
+                self.out.bad_rows = true;
+                self.fault(format!("{says} blocks are counted for {} {}, which has {has}", who.0.name(), who.1));
             }
         }
         Ok(())

@@ -1,9 +1,10 @@
 //! The database: tables, what is read from them, and how a commit is written. Runs on worker threads.
 use std::sync::Arc;
 
-use oss::store::{ObjectAttr, ObjectInfo, Promise, ReplyRecord};
+use oss::store::{Charged, ObjectAttr, ObjectInfo, Promise, ReplyRecord, Usages};
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 use types::{ClientId, ObjectId, Origin, Transno, WallTime};
+use wire::quota::QuotaKind;
 
 use crate::format::{
     Extent, FormatError, Superblock, advice_from_bytes, advice_to_bytes, answer_from_bytes, answer_key,
@@ -32,6 +33,25 @@ pub(crate) const PROMISES: TableDefinition<&[u8; 16], &[u8]> = TableDefinition::
 pub(crate) const REVOKED: TableDefinition<u64, i64> = TableDefinition::new("revoked");
 /// What quiet clients hold.
 pub(crate) const QUIET: TableDefinition<u64, &[u8]> = TableDefinition::new("quiet");
+
+/// Blocks of users, groups and projects.
+pub(crate) const USAGE: TableDefinition<u64, u64> = TableDefinition::new("usage");
+/// Bytes that users, groups and projects may have here.
+pub(crate) const SHARES: TableDefinition<u64, u64> = TableDefinition::new("shares");
+/// Of `state`: the opening in which all changes were counted so far.
+pub(crate) const COUNTED: &str = "counted";
+/// Of `state`: 1 if every object has an owner.
+const OWNED: &str = "owned";
+
+/// The key of one of them: kind, number.
+pub(crate) fn charged_key((kind, id): Charged) -> u64 {
+    u64::from(kind as u8) << 32 | u64::from(id)
+}
+/// Who that is; `None`: nobody.
+pub(crate) fn charged_of_key(key: u64) -> Option<Charged> {
+    let kind = QuotaKind::ALL.into_iter().find(|kind| u64::from(*kind as u8) == key >> 32)?;
+    Some((kind, key as u32))
+}
 
 /// Beyond this size the database keeps what it needs for a quick start after a crash.
 const QUICK_REPAIR_BYTES: u64 = 256 << 20;
@@ -120,6 +140,60 @@ fn set_quiet(txn: &redb::WriteTransaction, client: ClientId, row: Option<&[u8]>)
     Ok(())
 }
 
+/// Blocks of everybody: those that are kept, or, when another program had the store since they were, those of the objects that there
+/// are. From now on they are kept as of opening `boot`.
+fn usages(txn: &redb::WriteTransaction, boot: u64) -> DbResult<Usages> {
+    let mut state = txn.open_table(STATE)?;
+    let counted = state.get(COUNTED)?.map(|v| v.value());
+    state.insert(COUNTED, boot)?;
+    let mut table = txn.open_table(USAGE)?;
+    if counted == Some(boot - 1) {
+        let mut rows = Vec::new();
+        for row in table.iter()? {
+            let (key, blocks) = row?;
+            rows.extend(charged_of_key(key.value()).map(|who| (who, blocks.value())));
+        }
+        return Ok(Usages::of_rows(rows));
+    }
+    let mut attrs = Vec::new();
+    for row in txn.open_table(OBJECTS)?.iter()? {
+        let (key, value) = row?;
+        // A damaged one answers EIO, and counts for nobody.
+        let attr = object_from_bytes(object_of_key(key.value()), value.value());
+        attrs.extend(attr.ok().filter(|a| a.owner.is_some() && a.blocks > 0));
+    }
+    let counts = Usages::of_objects(&attrs);
+    table.retain(|_, _| false)?;
+    for (who, blocks) in counts.iter() {
+        table.insert(charged_key(who), blocks)?;
+    }
+    Ok(Usages::of_rows(counts.iter()))
+}
+
+/// What each may have here.
+fn shares(txn: &redb::WriteTransaction) -> DbResult<Vec<(Charged, u64)>> {
+    let mut shares = Vec::new();
+    for row in txn.open_table(SHARES)?.iter()? {
+        let (key, bytes) = row?;
+        shares.extend(charged_of_key(key.value()).map(|who| (who, bytes.value())));
+    }
+    Ok(shares)
+}
+
+fn put_or_remove(
+    txn: &redb::WriteTransaction,
+    table: TableDefinition<u64, u64>,
+    who: Charged,
+    value: Option<u64>,
+) -> DbResult<()> {
+    let mut table = txn.open_table(table)?;
+    match value {
+        Some(value) => drop(table.insert(charged_key(who), value)?),
+        None => drop(table.remove(charged_key(who))?),
+    }
+    Ok(())
+}
+
 /// Why the database could not do it.
 #[derive(Debug)]
 pub(crate) enum DbError {
@@ -167,6 +241,9 @@ pub(crate) struct Start {
     pub advice: Vec<(ObjectId, Vec<u8>)>,
     pub promises: Vec<(ObjectId, Promise)>,
     pub revoked: Vec<(u64, WallTime)>,
+    pub usages: Usages,
+    pub shares: Vec<(Charged, u64)>,
+    pub is_owned: bool,
     pub objects: u64,
     /// Space of every extent.
     pub used: Vec<Run>,
@@ -191,6 +268,12 @@ pub(crate) enum DbOp {
     Promise(ObjectId, Option<Promise>),
     /// A credential was revoked; `None`: nobody needs to know any more.
     Revoked(u64, Option<WallTime>),
+    /// Blocks that count for one.
+    Usage(Charged, u64),
+    /// Bytes that one may have; `None`: any number.
+    Share(Charged, Option<u64>),
+    /// Every object has an owner.
+    Owned,
 }
 
 /// An open database.
@@ -226,6 +309,7 @@ impl Db {
             let mut state = txn.open_table(STATE)?;
             state.insert("transno", 0)?;
             state.insert("boot", 0)?;
+            state.insert(OWNED, 1)?;
         }
         txn.commit()?;
         Ok(())
@@ -264,6 +348,8 @@ impl Db {
             sessions.push((ClientId(client.value()), number.value()));
         }
         let origins = origins(&txn)?;
+        let (usages, shares) = (usages(&txn, boot)?, shares(&txn)?);
+        let is_owned = txn.open_table(STATE)?.get(OWNED)?.is_some_and(|v| v.value() == 1);
         let quiet = quiet(&txn, boot - 1, boot)?;
         let answers = answers(&txn)?;
         let mut advice = Vec::new();
@@ -307,6 +393,9 @@ impl Db {
             advice,
             promises,
             revoked,
+            usages,
+            shares,
+            is_owned,
             objects,
             used,
         })
@@ -409,6 +498,9 @@ impl Db {
                     }
                     DbOp::Promise(id, promise) => set_promise(&txn, *id, promise.as_ref())?,
                     DbOp::Revoked(id, expires) => set_revoked(&txn, *id, *expires)?,
+                    DbOp::Usage(who, blocks) => put_or_remove(&txn, USAGE, *who, Some(*blocks).filter(|b| *b > 0))?,
+                    DbOp::Share(who, bytes) => put_or_remove(&txn, SHARES, *who, *bytes)?,
+                    DbOp::Owned => drop(txn.open_table(STATE)?.insert(OWNED, 1)?),
                 }
             }
             txn.open_table(STATE)?.insert("transno", transno.0)?;

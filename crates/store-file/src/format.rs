@@ -171,6 +171,9 @@ fn check_record(key: &[u8], b: &[u8]) -> Result<(), FormatError> {
     if record_crc(key, b) != u32_at(b, 4) { Err(FormatError::Checksum) } else { Ok(()) }
 }
 
+/// Flag of an object record: somebody has said whose the object is.
+const OWNED: u8 = 1;
+
 /// The record of an object's attributes.
 #[must_use]
 pub fn object_to_bytes(object: ObjectId, attr: &ObjectAttr) -> [u8; OBJECT_BYTES] {
@@ -181,9 +184,12 @@ pub fn object_to_bytes(object: ObjectId, attr: &ObjectAttr) -> [u8; OBJECT_BYTES
     put(&mut b, 24, &attr.mtime.0.to_le_bytes());
     put(&mut b, 32, &attr.atime.0.to_le_bytes());
     put(&mut b, 40, &attr.ctime.0.to_le_bytes());
-    put(&mut b, 48, &attr.owner.uid.to_le_bytes());
-    put(&mut b, 52, &attr.owner.gid.to_le_bytes());
-    put(&mut b, 56, &attr.owner.project.to_le_bytes());
+    if let Some(owner) = attr.owner {
+        put(&mut b, 48, &owner.uid.to_le_bytes());
+        put(&mut b, 52, &owner.gid.to_le_bytes());
+        put(&mut b, 56, &owner.project.to_le_bytes());
+        b[60] = OWNED;
+    }
     let crc = record_crc(&object_key(object), &b);
     put(&mut b, 4, &crc.to_le_bytes());
     b
@@ -199,13 +205,14 @@ pub fn object_from_bytes(object: ObjectId, b: &[u8]) -> Result<ObjectAttr, Forma
     }
     check_record(&object_key(object), b)?;
     let time = |at| WallTime(u64_at(b, at) as i64);
+    let owner = Owner { uid: u32_at(b, 48), gid: u32_at(b, 52), project: u32_at(b, 56) };
     Ok(ObjectAttr {
         size: u64_at(b, 8),
         blocks: u64_at(b, 16),
         mtime: time(24),
         atime: time(32),
         ctime: time(40),
-        owner: Owner { uid: u32_at(b, 48), gid: u32_at(b, 52), project: u32_at(b, 56) },
+        owner: (b[60] & OWNED != 0).then_some(owner),
     })
 }
 

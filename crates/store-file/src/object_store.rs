@@ -1,7 +1,7 @@
 //! The store's face to the OST.
 use oss::store::{
-    Applied, BadBlock, BlockRange, Blocks, DiskStats, Fenced, FoundMedium, ObjectAttr, ObjectInfo, ObjectStore,
-    Promise, ReplyRecord, Space, StoreIdentity, StoreResult, Update,
+    Applied, BadBlock, BlockRange, Blocks, Charged, DiskStats, Fenced, FoundMedium, ObjectAttr, ObjectInfo,
+    ObjectStore, Promise, ReplyRecord, Space, StoreIdentity, StoreResult, Update,
 };
 use rt::LocalFuture;
 use types::scrub::Looked;
@@ -198,6 +198,28 @@ impl ObjectStore for FileStore {
     fn revoke(&self, credentials: Vec<(u64, WallTime)>, since: WallTime) -> LocalFuture<StoreResult<()>> {
         self.with(async move |s| {
             s.state.borrow_mut().revoke(&credentials, since);
+            s.commit_now().await
+        })
+    }
+    fn usage(&self, who: Charged) -> u64 {
+        self.0.state.borrow().usages.of(who)
+    }
+    fn is_owned(&self) -> bool {
+        self.0.state.borrow().is_owned
+    }
+    fn set_owned(&self) -> LocalFuture<StoreResult<()>> {
+        self.with(async move |s| {
+            s.state.borrow_mut().set_owned();
+            s.commit_now().await
+        })
+    }
+    fn shares(&self) -> Vec<(Charged, u64)> {
+        // Asked for once, when the target starts.
+        std::mem::take(&mut self.0.state.borrow_mut().shares)
+    }
+    fn set_shares(&self, shares: Vec<(Charged, Option<u64>)>) -> LocalFuture<StoreResult<()>> {
+        self.with(async move |s| {
+            shares.into_iter().for_each(|(who, bytes)| s.state.borrow_mut().set_share(who, bytes));
             s.commit_now().await
         })
     }

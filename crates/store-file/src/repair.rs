@@ -17,7 +17,8 @@ use wire::crc32c;
 use crate::backend::FileBackend;
 use crate::check::{BadPlace, Held};
 use crate::db::{
-    ADVICE, ANSWERS, DbError, EXTENTS, MACHINES, OBJECTS, ORIGINS, PROMISES, REVOKED, SEQUENCES, SESSIONS, STATE, SUPER,
+    ADVICE, ANSWERS, COUNTED, DbError, EXTENTS, MACHINES, OBJECTS, ORIGINS, PROMISES, REVOKED, SEQUENCES, SESSIONS,
+    STATE, SUPER,
 };
 use crate::error::OpenError;
 use crate::fence::epoch_of;
@@ -312,6 +313,8 @@ fn agree(txn: &WriteTransaction, data: &dyn BlockingFile) -> Result<(), DbError>
     advice.retain(|k, v| advice_from_bytes(object_of_key(k), v).is_ok())?;
     let mut promises = txn.open_table(PROMISES)?;
     promises.retain(|k, v| promise_from_bytes(object_of_key(k), v).is_ok())?;
+    // The next opening counts anew.
+    txn.open_table(STATE)?.remove(COUNTED)?;
     drop((objects, extents, advice, promises));
     settle_sequences(txn, IDS_SKIPPED)
 }

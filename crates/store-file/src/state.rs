@@ -3,7 +3,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hashbrown::HashMap;
 use oss::store::{
-    Applied, BlockRange, BlockRun, OBJECT_BYTES_MAX, Promise, ReplyRecord, SizeRule, StoreResult, Update,
+    Applied, BlockRange, BlockRun, Charged, OBJECT_BYTES_MAX, ObjectAttr, Promise, ReplyRecord, SizeRule, StoreResult,
+    Update, Usages,
 };
 use rustc_hash::FxBuildHasher;
 use types::{ClientId, FsError, ObjectId, Origin, Transno, WallTime};
@@ -82,6 +83,12 @@ pub(crate) struct State {
     pub promises: Vec<(ObjectId, Promise)>,
     /// Credentials that were revoked, and when they would have ended.
     pub revoked: BTreeMap<u64, WallTime>,
+    /// Blocks by whose they are.
+    pub usages: Usages,
+    /// The shares that the store had when it was opened.
+    pub shares: Vec<(Charged, u64)>,
+    /// Every object has an owner.
+    pub is_owned: bool,
     pub space: SpaceMap,
     freeing: Vec<Run>,
     freeing_blocks: u64,
@@ -128,6 +135,9 @@ impl State {
             promised: start.promises.iter().map(|(o, _)| *o).collect(),
             promises: start.promises.clone(),
             revoked: start.revoked.iter().copied().collect(),
+            usages: start.usages.clone(),
+            shares: start.shares.clone(),
+            is_owned: start.is_owned,
             space,
             freeing: Vec::new(),
             freeing_blocks: 0,
@@ -251,7 +261,7 @@ impl State {
         let mut attr = object.attr;
         oss::store::apply_size(&mut attr, update.size, OBJECT_BYTES_MAX)?;
         let wanted: u64 = update.reserves.iter().map(|r| r.count).sum();
-        let before = object.attr.blocks;
+        let before = object.attr;
         let mut freed = Vec::new();
         if wanted > 0 {
             let at_most =
@@ -293,7 +303,8 @@ impl State {
         attr.blocks = object.attr.blocks;
         object.attr = attr;
         object.attr_dirty = true;
-        self.mapped_blocks = (self.mapped_blocks + attr.blocks as usize).saturating_sub(before as usize);
+        self.usages.charge(&before, &attr);
+        self.mapped_blocks = (self.mapped_blocks + attr.blocks as usize).saturating_sub(before.blocks as usize);
         self.dirty.insert(id);
         self.data_written |= !placed.is_empty();
         self.free_later(freed);
@@ -318,6 +329,7 @@ impl State {
     pub fn destroy(&mut self, id: ObjectId) {
         let Some(mut object) = self.objects.remove(&id) else { return };
         self.mapped_blocks = self.mapped_blocks.saturating_sub(object.mapped());
+        self.usages.charge(&object.attr, &ObjectAttr::default());
         let mut freed = Vec::new();
         object.unmap(BlockRange::new(0, u64::MAX), &mut freed);
         self.free_later(freed);
@@ -389,6 +401,19 @@ impl State {
         }
     }
 
+    /// One may have so many bytes from now on.
+    pub fn set_share(&mut self, who: Charged, bytes: Option<u64>) {
+        self.ops.push(DbOp::Share(who, bytes));
+        self.changed = true;
+    }
+
+    /// Every object has an owner from now on.
+    pub fn set_owned(&mut self) {
+        self.is_owned = true;
+        self.ops.push(DbOp::Owned);
+        self.changed = true;
+    }
+
     pub fn session_open(&mut self, client: ClientId, number: u64, origin: Origin) {
         let before = (self.sessions.insert(client, number), self.origins.insert(client, origin));
         if before != (Some(number), Some(origin)) {
@@ -426,6 +451,9 @@ impl State {
         // Removals and tables of names first, then what the remaining objects look like now.
         let mut ops = std::mem::take(&mut self.ops);
         ops.extend(std::mem::take(&mut self.answered).into_values().map(DbOp::Answer));
+        if !types::planted!("usage-apart") {
+            ops.extend(self.usages.take_changed().into_iter().map(|(who, blocks)| DbOp::Usage(who, blocks)));
+        }
         for object in std::mem::take(&mut self.dirty) {
             let Some(o) = self.objects.get_mut(&object) else { continue };
             ops.push(DbOp::PutObject(object, o.attr));

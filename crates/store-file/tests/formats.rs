@@ -38,7 +38,7 @@ fn attr() -> ObjectAttr {
         mtime: WallTime(6),
         atime: WallTime(-1),
         ctime: WallTime(8),
-        owner: Owner { uid: 9, gid: 10, project: 11 },
+        owner: Some(Owner { uid: 9, gid: 10, project: 11 }),
     }
 }
 
@@ -70,6 +70,10 @@ fn keys_and_records_have_their_golden_bytes() {
     let bytes = object_to_bytes(object(), &attr());
     folder.check("object", &bytes);
     assert_eq!(object_from_bytes(object(), &bytes), Ok(attr()));
+    // Of before objects had owners: what stood in their place was nobody's.
+    for old in folder.earlier("object") {
+        assert_eq!(object_from_bytes(object(), &old), Ok(ObjectAttr { owner: None, ..attr() }));
+    }
     let key = extent_key(object(), 0x0708);
     folder.check("key.extent", &key);
     assert_eq!(extent_of_key(&key), (object(), 0x0708));

@@ -6,11 +6,12 @@ use std::rc::Rc;
 
 use frames::FramePool;
 use oss::store::conformance::{Change, Model, ModelObject, compare, one_by_one, space_is_exact};
-use oss::store::{BlockRange, ObjectStore, Promise, SizeRule, StoreIdentity, Update};
+use oss::store::{BlockRange, ObjectStore, Owner, OwnerRule, Promise, SizeRule, StoreIdentity, Update, Usages};
 use rt::Rt;
 use simworld::{DiskFault, TestWorld};
 use store_file::{FileStore, FileStoreConfig, MkfsOptions, OpenError, mkfs};
 use types::{ClientId, Duration, FsError, ObjectId, OstIndex, Rng, Transno};
+use wire::quota::QuotaKind;
 
 const DIR: &str = "/ost0";
 
@@ -113,7 +114,11 @@ async fn work_until_power_fails(rt: Rt, store: Rc<dyn ObjectStore>, seed: u64, l
                     }
                     return;
                 }
-                let applied = match store.update(change.object, change.update(&rt)).await {
+                let owner = Owner { uid: rng.below(3) as u32, gid: rng.below(2) as u32, project: rng.below(2) as u32 };
+                let owner = [OwnerRule::Keep, OwnerRule::Keep, OwnerRule::IfNone(owner), OwnerRule::Is(owner)]
+                    [rng.below(4) as usize];
+                let update = Update { owner, ..change.update(&rt) };
+                let applied = match store.update(change.object, update).await {
                     Ok(applied) => applied,
                     Err(FsError::NoSpace) => continue,
                     Err(_) => return,
@@ -153,6 +158,15 @@ impl Log {
             }
         }
         model
+    }
+}
+
+/// Kept counts are those of the objects that are there.
+async fn counts_are_right(store: &Rc<dyn ObjectStore>, what: &str) {
+    let objects = store.objects(ObjectId::default(), 100).await.unwrap();
+    let found = Usages::of_objects(objects.iter().map(|o| &o.attr));
+    for (kind, id) in QuotaKind::ALL.into_iter().flat_map(|kind| (0..3).map(move |id| (kind, id))) {
+        assert_eq!(store.usage((kind, id)), found.of((kind, id)), "{what}: {} {id}", kind.name());
     }
 }
 
@@ -206,6 +220,7 @@ fn one_power_loss(pool: FramePool, seed: u64, stop: u64, tight: bool) -> bool {
         for oid in 1..=3 {
             compare(&store, object(oid), model.objects.get(&object(oid)), &format!("seed {seed} stop {stop}")).await;
         }
+        counts_are_right(&store, &format!("seed {seed} stop {stop}")).await;
         assert_eq!(store.sessions(), [(ClientId(5), 77)]);
         assert_eq!(store.last_object(object(1).0.seq), 3);
         // And it goes on.
@@ -466,4 +481,45 @@ fn a_promise_outlives_the_store_and_goes_with_its_cut_in_one_commit_or_with_the_
         assert_eq!(store.promises(), [(object(4), promise(4))]);
         assert_eq!(store.attr(object(4)).await.unwrap().size, 5);
     });
+}
+
+#[test]
+fn counts_and_shares_outlive_the_store() {
+    let world = TestWorld::new(41, 16 << 20);
+    let rt = world.rt();
+    world.run(async move {
+        let store = make(rt.clone(), 0, small()).await;
+        store.create(object(1).0.seq, 2).await.unwrap();
+        let of = |uid| OwnerRule::Is(Owner { uid, gid: 9, project: 0 });
+        let grow = |oid: u32, owner| {
+            let reserves = vec![BlockRange { first: 0, count: 4 }];
+            store.update(object(oid), Update { owner, reserves, ..Update::default() })
+        };
+        grow(1, of(5)).await.unwrap();
+        grow(2, OwnerRule::Keep).await.unwrap();
+        let user = (QuotaKind::User, 5);
+        let shares = vec![(user, Some(77)), ((QuotaKind::Group, 9), Some(5)), ((QuotaKind::Group, 9), None)];
+        store.set_shares(shares).await.unwrap();
+        assert_eq!((store.usage(user), store.usage((QuotaKind::Group, 9))), (4, 4));
+        store.close().await.unwrap();
+        for _ in 0..2 {
+            let again = open(rt.clone(), small()).await;
+            assert_eq!((again.usage(user), again.shares(), again.is_owned()), (4, vec![(user, 77)], true));
+            counts_are_right(&again, "again").await;
+            again.close().await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn counts_that_are_not_in_the_commit_are_found() {
+    let pool = FramePool::new(24 << 20);
+    types::planted::plant(Some("usage-apart"));
+    let dies = |stop| {
+        let life = std::panic::AssertUnwindSafe(|| one_power_loss(pool, 1, stop, false));
+        std::panic::catch_unwind(life).is_err()
+    };
+    let found = (20..60).any(dies);
+    types::planted::plant(None);
+    assert!(found);
 }

@@ -130,6 +130,15 @@ pub enum Verb {
     /// Pools.
     #[command(flatten)]
     Pool(PoolVerb),
+    /// Show what a user, a group or a project has and may have
+    #[command(disable_help_flag = true)]
+    Quota(Rest),
+    /// Show and set which project files and directories count for
+    #[command(disable_help_flag = true)]
+    Project(Rest),
+    /// Set how much a user, a group or a project may have
+    #[command(disable_help_flag = true)]
+    Setquota(Rest),
     /// The changelog.
     #[command(flatten)]
     Changelog(ChangelogVerb),

@@ -134,6 +134,9 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Advice(a) => advice::advice(&a)?,
         Verb::Find(a) => lfs::find(&a.arguments)?,
         Verb::Pool(v) => lfs::pool(v.parts())?,
+        Verb::Quota(a) => lfs::quota(&a.arguments)?,
+        Verb::Project(a) => lfs::project(&a.arguments)?,
+        Verb::Setquota(a) => lfs::setquota(&a.arguments)?,
         Verb::Changelog(v) => lfs::changelog(v.parts())?,
         Verb::Osts(a) => lfs::osts(&a.arguments)?,
         Verb::Mdts(a) => lfs::mdts(&a.arguments)?,
@@ -191,6 +194,9 @@ const BORROWED: &[Borrowed] = &[
     (LCTL, &["pool_add"], |_, rest| lfs::pool(("pool_add", rest))),
     (LCTL, &["pool_remove", "pool_del"], |_, rest| lfs::pool(("pool_remove", rest))),
     (LCTL, &["pool_destroy"], |_, rest| lfs::pool(("pool_destroy", rest))),
+    (LFS, &["quota"], |_, rest| lfs::quota(rest)),
+    (LFS, &["project"], |_, rest| lfs::project(rest)),
+    (LFS, &["setquota"], |_, rest| lfs::setquota(rest)),
     (LFS, &["changelog"], |_, rest| lfs::changelog(("changelog", rest))),
     (LFS, &["changelog_clear"], |_, rest| lfs::changelog(("changelog_clear", rest))),
     (LCTL, &["changelog_register"], |_, rest| lfs::changelog(("changelog_register", rest))),
@@ -303,7 +309,7 @@ mod tests {
 
     #[test]
     fn borrowed_names_say_what_they_can() {
-        let e = borrowed_name("lfs", &["quota".into()]).unwrap_err();
+        let e = borrowed_name("lfs", &["frobnicate".into()]).unwrap_err();
         assert!(e.to_string().contains("setstripe, migrate, getstripe, df, find"), "{e}");
         let e = borrowed_name("lctl", &[]).unwrap_err();
         assert!(e.to_string().contains("dl, device_list, ping, abort_recovery, help, version"), "{e}");

@@ -130,10 +130,10 @@ fn borrowed_names_take_their_verbs() {
     let out = run(&["setstripe", "-S", "63K", text(&dir.path().join("f"))]);
     let said = String::from_utf8_lossy(&out.stderr).into_owned();
     assert!(out.status.code() == Some(libc::EINVAL) && said.contains("stripe size 64512 is too small"), "{said}");
-    let out = run(&["quota", "x"]);
+    let out = run(&["frobnicate", "x"]);
     assert!(
         String::from_utf8_lossy(&out.stderr)
-            .contains("'quota' is not there; there are: setstripe, migrate, getstripe, df, find")
+            .contains("'frobnicate' is not there; there are: setstripe, migrate, getstripe, df, find")
     );
     let found = run(&["find", text(dir.path()), "-name", "lfs"]);
     assert_eq!(String::from_utf8_lossy(&found.stdout), format!("{}\n", link.display()));

@@ -53,7 +53,7 @@ fn grown(rng: &mut Rng, base: Record) -> Record {
                 | Op::ChangelogUser
                 | Op::Credentials
                 | Op::Revoked
-        )
+        ) || matches!(op, Op::MdtQuota | Op::MdtSetQuota | Op::OstQuota | Op::OstAskQuota | Op::OstOwn)
     };
     let drawn: Vec<Op> = Op::ALL.iter().copied().filter(|op| !is_later(*op)).collect();
     let any = drawn[rng.below(drawn.len() as u64) as usize];

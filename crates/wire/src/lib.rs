@@ -14,6 +14,7 @@ pub mod lock;
 pub mod mdt;
 mod op;
 pub mod ost;
+pub mod quota;
 pub mod shape;
 pub mod spec;
 
@@ -33,4 +34,5 @@ pub const MODULES: &[(&str, &[Body])] = &[
     ("lock", lock::BODIES),
     ("mdt", mdt::BODIES),
     ("ost", ost::BODIES),
+    ("quota", quota::BODIES),
 ];

@@ -6,7 +6,7 @@ use crate::connect::{
 };
 use crate::credential::{CredentialsReply, CredentialsRequest, RevokedRequest};
 use crate::shape::flags;
-use crate::{Body, lock, mdt, ost};
+use crate::{Body, lock, mdt, ost, quota};
 
 flags! {
     /// What is to be known of a kind of request before it is read.
@@ -187,6 +187,10 @@ ops! {
     MdtCut = 36 "cut" [TRACED] Mdt(mdt::CutRequest) -> ();
     /// Two files exchange their layouts; the objects that the first one had are to go.
     MdtSwap = 37 "swap_layouts" [CALLER TRACED] Mdt(mdt::SwapRequest) -> mdt::BytesReply;
+    /// What a user, a group or a project has, and may have.
+    MdtQuota = 38 "quota" [PASSING CALM] Mdt(quota::QuotaRequest) -> quota::QuotaReply;
+    /// What a user, a group or a project may have from now on.
+    MdtSetQuota = 39 "set_quota" [ADMINISTRATOR PASSING CALM] Mdt(quota::SetQuotaRequest) -> quota::SetQuotaReply;
 
     /// Asks for a lock.
     LockEnqueue = 64 "ldlm_enqueue" [STATE TRACED] Target(lock::EnqueueRequest) -> lock::EnqueueReply;
@@ -238,4 +242,10 @@ ops! {
     OstTrace = 113 "trace" [IN_RECOVERY PASSING CALM] Target(ost::TraceRequest) -> ost::TraceReply;
     /// What changed of an object since it was asked before.
     OstChanged = 114 "changed" [CALM] Ost(ost::ChangedRequest) -> ost::ChangedReply;
+    /// MDS to OST: how much users, groups and projects may have there, and what they have.
+    OstQuota = 115 "quota" [ADMINISTRATOR CALM] Ost(quota::OstQuotaRequest) -> quota::OstQuotaReply;
+    /// OST to MDS: somebody wants to write more than the OST may let it.
+    OstAskQuota = 116 "ask_quota" [] Client(quota::AskQuotaCallback) -> quota::AskQuotaReply;
+    /// MDS to OST: whose objects are.
+    OstOwn = 117 "own" [ADMINISTRATOR CHANGES] Ost(quota::OwnRequest) -> ();
 }

@@ -64,6 +64,15 @@ message! {
         /// Hash of the job id; 0: none.
         job: u64,
     }
+    /// Whose a file is, as far as its client knows: an object that has no owner yet gets this one.
+    FileOwner {
+        /// User.
+        uid: u32,
+        /// Group.
+        gid: u32,
+        /// Project.
+        project: u32,
+    }
     /// `OstRead` request. Bulk of the reply: the bytes of all extents in order, zeros for holes, cut at the object's
     /// end.
     ReadRequest {
@@ -117,6 +126,8 @@ message! {
         max_service_ms: u32,
         /// Size of the application's request in bytes; 0: unknown.
         request_bytes: u32,
+        /// Whose file it is.
+        file: Option<FileOwner>,
     }
     /// `OstWrite` reply.
     WriteReply {
@@ -124,6 +135,8 @@ message! {
         grant: u64,
         /// Object's size and times now.
         lvb: Lvb,
+        /// Of whom little is left (bits: 1 the file's user, 2 its group, 4 its project): their further writes take no grant.
+        tight: u8,
     }
     /// `OstPunch` request.
     PunchRequest {
@@ -139,6 +152,8 @@ message! {
         mtime: WallTime,
         /// Owner.
         owner: IoOwner,
+        /// Whose file it is.
+        file: Option<FileOwner>,
     }
     /// Reply that carries an object's attributes.
     AttrReply {
@@ -238,6 +253,8 @@ message! {
         lock: HandleId,
         /// Modification time to record.
         mtime: WallTime,
+        /// Whose file it is.
+        file: Option<FileOwner>,
     }
     /// `OstShrinkGrant` request. The answer is empty.
     ShrinkGrantRequest {

@@ -2,13 +2,14 @@
 use std::fmt::Write;
 
 use crate::shape::{Bits, Rows, Shape, Shapes, plain};
-use crate::{Class, Flags, Op, Side, Way, lock, mdt};
+use crate::{Class, Flags, Op, Side, Way, lock, mdt, quota};
 
 /// What stands before the generated half of the page; the rest is written by hand.
 pub const MARK: &str = "<!-- What follows is written by `cargo xtask pages --write` from `crates/wire/src`. -->\n";
 
 /// Bits that are plain numbers in their fields.
-const BITS: &[Bits] = &[mdt::AttrFlags::BITS, mdt::SetBits::BITS, mdt::LockBits::BITS, lock::EnqueueFlags::BITS];
+const BITS: &[Bits] =
+    &[mdt::AttrFlags::BITS, mdt::SetBits::BITS, mdt::LockBits::BITS, lock::EnqueueFlags::BITS, quota::QuotaBits::BITS];
 
 /// The generated half, with its mark.
 #[must_use]

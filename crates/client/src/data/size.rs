@@ -17,6 +17,7 @@ use super::Data;
 use super::cuts::SizeTurn;
 use crate::goes_on::goes_on;
 use crate::inode::{FILE_BYTES_MAX, Inode, Object, Striping, UNSET};
+use crate::jobs::Doer;
 use crate::locks::{Held, Sought};
 use crate::open_file::OpenFile;
 use crate::osc::Why;
@@ -319,6 +320,7 @@ impl Data {
     async fn fallocate_now(self: &Rc<Self>, file: &OpenFile, mode: u32, range: Extent) -> Result<(), FsError> {
         let inode = &file.inode;
         file.dirty.set(true);
+        inode.io_owner.set(Doer::of(file.cred()));
         loop {
             let _writing = inode.begin_writing().await;
             let s = self.meta.layout_of(inode).await?.ok_or(FsError::NotSupported)?;
@@ -393,8 +395,8 @@ impl Data {
     async fn reserve(&self, object: &Rc<Object>, extent: Extent, keep: bool, held: &Held) -> Result<(), FsError> {
         let osc = self.osts.osc(object.ost);
         let (lock, mtime, keep_size) = (held.handle(), object.mtime.get(), keep);
-        let ask =
-            wire::ost::AllocateRequest { object: object.id, extent, keep_size, lock, mtime, ..Default::default() };
+        let (owner, file) = (osc.owner_of(object, &osc.import()?), crate::tight::owner_of(object));
+        let ask = wire::ost::AllocateRequest { object: object.id, extent, keep_size, lock, mtime, owner, file };
         let import = osc.import()?;
         let options = osc.options_of_change(&import, held)?;
         let under = osc.lock_of_all(object);

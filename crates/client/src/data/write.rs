@@ -146,7 +146,7 @@ impl Data {
             let Some(held) = appending.get(usize::from(piece.stripe.0)) else {
                 if direct {
                     match self.write_uncached(s, piece, part).await {
-                        Err(FsError::NoSpace) => watch.refuse(piece.file.start),
+                        Err(e @ (FsError::NoSpace | FsError::Quota)) => watch.refuse(piece.file.start, e),
                         result => result?,
                     }
                 } else if self.write_piece(s, piece, part, None, data.len() as u64).await? {
@@ -261,6 +261,7 @@ impl Data {
         let s = inode.striping().ok_or(FsError::Io)?;
         let _writing = inode.writing();
         file.dirty.set(true);
+        inode.io_owner.set(Doer::of(file.cred()));
         self.meta.tell_writer_soon(file);
         // The kernel's pages were read up to the size known then; only a cut makes it less.
         let end = (offset + data.len() as u64).min(inode.known_size());
@@ -313,8 +314,8 @@ impl Data {
             let (me, s) = (self.clone(), s.clone());
             self.rt.spawn(async move {
                 me.write_through(&s, piece).await;
-                if let Some((_, inode)) = watch.filter(|(watch, _)| watch.is_refused()) {
-                    inode.writeback_failed(FsError::NoSpace);
+                if let Some((watch, inode)) = watch.filter(|(watch, _)| watch.is_refused()) {
+                    inode.writeback_failed(watch.why());
                 }
             });
         }
@@ -532,7 +533,7 @@ impl Data {
             buffer.resize(bulk.len(), 0);
             bulk.copy_out(0, &mut buffer);
             let written = match self.write_part(to, to_at + done, &buffer, None).await {
-                Err(FsError::NoSpace) if done > 0 => return Ok(done),
+                Err(FsError::NoSpace | FsError::Quota) if done > 0 => return Ok(done),
                 written => written?,
             };
             done += written.len;

@@ -39,13 +39,17 @@ impl Osc {
     /// A page was written to, which was clean before or not. False when it has no grant: it must be written out at once.
     pub(crate) fn wrote_page(&self, object: &Rc<Object>, page: u64, was_clean: bool) -> bool {
         self.written_at.set(self.rt.now());
+        let through = self.tight.is_so(object);
         object.with_pages(|pages| {
             let mut target = self.target.borrow_mut();
             // Now, not when the write has gone through: whatever becomes of that, the page is to be written out.
             if !types::planted!("dirty-unlisted") {
                 target.on_dirty_object(Rc::downgrade(object), pages);
             }
-            target.on_written(pages, page, was_clean)
+            match through {
+                true => target.on_written_through(pages, page, was_clean),
+                false => target.on_written(pages, page, was_clean),
+            }
         })
     }
 
@@ -162,7 +166,7 @@ impl Osc {
         self.rpcs.settle();
         match (fate, result) {
             (Fate::Obsolete, _) => tracing::debug!(object = %object.id, "write-back of a removed object"),
-            (Fate::Refused, _) => self.write_refused(object, &out.pages),
+            (Fate::Refused, result) => self.write_refused(object, &out.pages, result.err().unwrap_or(FsError::NoSpace)),
             (Fate::Lost, Err(e)) => self.write_failed(object, &out.pages, e),
             (Fate::Written, _) | (Fate::Lost, Ok(())) => {}
         }
@@ -189,11 +193,11 @@ impl Osc {
         }
     }
 
-    /// Pages that took no grant found no space: those who write them are told, and nobody else.
-    fn write_refused(&self, object: &Rc<Object>, pages: &[u64]) {
+    /// Pages that took no grant found no space, or their owner may not have more: those who write them are told, and nobody else.
+    fn write_refused(&self, object: &Rc<Object>, pages: &[u64], why: FsError) {
         let inode = object.inode.borrow().upgrade();
         if let Some(inode) = &inode {
-            inode.pages_refused(object, pages);
+            inode.pages_refused(object, pages, why);
         }
         object.not_written(pages);
         if let Some(inode) = inode {
@@ -224,6 +228,7 @@ impl Osc {
             grant_wanted: self.dirty_max() * 2,
             max_service_ms: if matches!(rank, Rank::Urgent(_)) { 5000 } else { 0 },
             extents: out.extents.clone(),
+            file: crate::tight::owner_of(object),
             ..wo::WriteRequest::default()
         };
         self.send_write(object, &request, bulk, rank).await
@@ -258,6 +263,7 @@ impl Osc {
         object.was_changed(answer.header.transno, under);
         let reply: wo::WriteReply = answer.decode()?;
         self.target.borrow_mut().books.on_grant(reply.grant);
+        self.tight.hear(request.file.as_ref(), reply.tight);
         object.blocks512.set(reply.lvb.blocks);
         self.stored(object, request.extents.last().map_or(0, |e| e.end));
         self.stats.done(Direction::Write, bytes, self.rt.now().since(started));
@@ -289,6 +295,7 @@ impl Osc {
                 lock,
                 mtime: object.mtime.get(),
                 grant_wanted: self.dirty_max() * 2,
+                file: crate::tight::owner_of(object),
                 ..wo::WriteRequest::default()
             };
             let place = self.in_window(self.turn_of(Why::Under(held))).await;
@@ -407,7 +414,9 @@ impl Osc {
     ) -> Result<(), FsError> {
         let import = self.import()?;
         let (lock, mtime) = (held.handle(), object.mtime.get());
-        let request = wo::PunchRequest { object: object.id, kind, extent, lock, mtime, ..Default::default() };
+        let owner = self.owner_of(object, &import);
+        let file = crate::tight::owner_of(object);
+        let request = wo::PunchRequest { object: object.id, kind, extent, lock, mtime, owner, file };
         let options = self.options_of_change(&import, held)?;
         let under = self.lock_of_all(object);
         let answer = import.call(Op::OstPunch, wire::encode(&request), Bulk::new(), options).await?;

@@ -233,6 +233,12 @@ impl World {
         store.commit(std::sync::Arc::new(batch)).await.unwrap();
         *self.mds_store.borrow_mut() = store;
     }
+    /// An administrator asks the metadata server something.
+    pub async fn ask_mds<Q: wire::Encode, A: wire::Decode>(&self, op: wire::Op, ask: &Q) -> A {
+        let caller = mds::Caller { client: types::ClientId(7), replay: None, basis: 0, slot: None };
+        let mds = self.mds.borrow().mds().unwrap();
+        wire::decode(&mds.serve(caller, op, &wire::encode(ask)).await.unwrap().body).unwrap()
+    }
     /// It comes back over what its store holds.
     pub async fn restart_mds(&self) {
         let rt = self.mds_host.boot();
@@ -307,21 +313,33 @@ impl World {
         let report = mds::check::check(&kv).await.unwrap();
         assert!(report.findings.is_empty(), "{what}: the metadata store: {:?}", report.findings);
         let mut missing: std::collections::BTreeSet<_> = report.objects.keys().copied().collect();
+        // Whose files' owners OSTs are still to be told.
+        let told = report.owners_told();
         for node in &self.oss {
             let (role, store) = node.running.borrow_mut().take().unwrap();
             role.server.stop();
             let store = store.expect("a world whose stores are not opened again");
             let mut after = types::ObjectId::default();
+            let mut counted = oss::store::Usages::default();
             loop {
                 let page = store.objects(after, 1000).await.unwrap();
                 let Some(last) = page.last() else { break };
                 after = last.object;
                 for info in &page {
                     missing.remove(&info.object);
+                    counted.charge(&oss::store::ObjectAttr::default(), &info.attr);
+                    let file = report.objects.get(&info.object).and_then(|fid| report.inodes.get(fid));
+                    if let (Some(file), Some(owner), true) = (file, info.attr.owner, told) {
+                        let of_file = (file.uid, file.gid, file.project);
+                        assert_eq!((owner.uid, owner.gid, owner.project), of_file, "{what}: owner of {}", info.object);
+                    }
                     let owned = report.objects.contains_key(&info.object) || report.doomed.contains(&info.object);
                     let bytes = info.attr.size + info.attr.blocks;
                     assert!(owned || bytes == 0, "{what}: {} has {bytes} bytes and no file", info.object);
                 }
+            }
+            for who in (0..3).flat_map(|id| wire::quota::QuotaKind::ALL.map(|kind| (kind, id + 1000))) {
+                assert_eq!(store.usage(who), counted.of(who), "{what}: blocks of {} {}", who.0.name(), who.1);
             }
         }
         assert!(missing.is_empty(), "{what}: objects that are on no OST: {missing:?}");

@@ -96,6 +96,7 @@ impl Tx<'_> {
                 inode.mode |= S_ISGID;
             }
         }
+        self.charge_new(cred, &inode)?;
         let strips = inode.mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP;
         if !is_dir && strips && !keeps_setgid(cred, inode.gid) {
             inode.mode &= !S_ISGID;

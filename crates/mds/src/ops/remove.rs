@@ -6,7 +6,7 @@ use wire::mdt::{LockBits, UnlinkRequest};
 use super::{EntryOut, check_name};
 use crate::keys;
 use crate::perm::MAY_EXEC;
-use crate::record::{DestroyObject, DestroyRow, Inode, InodeFlags};
+use crate::record::{Inode, InodeFlags};
 use crate::tx::{Done, Tx, damaged};
 
 /// Xattrs removed in one read when an inode goes.
@@ -165,16 +165,9 @@ impl Tx<'_> {
         }
         self.put(keys::inode(fid), None);
         self.inode_delta -= 1;
+        self.charge_gone(inode);
         // Nobody may open it any more, so there is nothing to wait for in that respect.
         self.claim(fid, u64::from(ldlm::InodeBits::ALL.minus(ldlm::InodeBits::OPEN).0));
         Ok(())
-    }
-
-    /// Writes objects to the destroy log.
-    pub(crate) fn destroy(&mut self, fid: Fid, objects: &[layout::StripeObject]) {
-        let objects: Vec<_> = objects.iter().map(|o| DestroyObject { ost: o.ost, object: o.object }).collect();
-        let key = keys::destroy(fid, self.transno);
-        self.put(key.clone(), Some(wire::encode(&DestroyRow { objects: objects.clone() })));
-        self.destroyed.push((key, objects));
     }
 }

@@ -14,6 +14,7 @@ impl Tx<'_> {
     /// See the module's head.
     pub(crate) fn setattr(&mut self, q: &SetattrRequest) -> Done<EntryOut> {
         let mut inode = self.inode(q.fid)?;
+        let before = inode.clone();
         let has = |bits: u32| q.valid & bits != 0;
         self.rests_on_inode(inode.fid);
         if has(SetBits::MODE | SetBits::UID | SetBits::GID | SetBits::PROJECT | SetBits::KILL_PRIV) {
@@ -32,6 +33,10 @@ impl Tx<'_> {
         if has(SetBits::PROJECT) {
             self.must_own(&q.cred, &inode)?;
             inode.project = q.project;
+        }
+        if has(SetBits::UID | SetBits::GID | SetBits::PROJECT) {
+            self.charge_moved(&q.cred, &before, &inode)?;
+            self.own_objects(&before, &inode)?;
         }
         if has(SetBits::KILL_PRIV) {
             kill_set_ids(&mut inode, &q.cred);

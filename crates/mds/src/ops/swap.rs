@@ -55,6 +55,8 @@ impl Tx<'_> {
             return Err(FsError::Busy.into());
         }
         let generation = file.layout_gen.max(other.layout_gen).wrapping_add(1);
+        // They were made for whoever copied the file.
+        self.own(&file, theirs.objects());
         let layout = self.relay(&mut file, theirs, generation);
         self.relay(&mut other, ours, generation);
         file.blocks = q.blocks;
@@ -70,7 +72,7 @@ impl Tx<'_> {
         Ok(Swapped { layout, decided: Some(cut) })
     }
 
-    fn layout_of(&mut self, inode: &Inode) -> Done<layout::Layout> {
+    pub(crate) fn layout_of(&mut self, inode: &Inode) -> Done<layout::Layout> {
         let bytes = self.layout_bytes(inode)?;
         let decoded = xattr::decode_layout(&bytes).map_err(|_| damaged(&keys::layout(inode.fid), "not a layout"));
         Ok(decoded?.1)

@@ -10,6 +10,7 @@ use types::{ClientId, Fid, FsError, HandleId, ObjectId, OstIndex, Transno, WallT
 use wire::connect::{OstEntry, RegisterRequest};
 use wire::mdt::*;
 use wire::ost::{DestroyRequest, PrecreateReply, PrecreateRequest, StatfsReply};
+use wire::quota::*;
 use wire::{Bytes, Decode, Encode, Op};
 
 use crate::config::MdsConfig;
@@ -25,8 +26,41 @@ pub struct FakeOsts {
     pub precreates: RefCell<Vec<PrecreateRequest>>,
     pub down: RefCell<bool>,
     pub full: RefCell<bool>,
+    /// What they were told of owners, in order.
+    pub owned: RefCell<Vec<Ownership>>,
+    /// Bytes that each has on each OST, and its share there.
+    pub quotas: RefCell<std::collections::BTreeMap<(OstIndex, QuotaKind, u32), (u64, u64)>>,
+    pub told: std::cell::Cell<u64>,
+    /// They are of before there were owners.
+    pub unowned: std::cell::Cell<bool>,
     /// Last object of each that exists.
     pub last: RefCell<std::collections::BTreeMap<OstIndex, u32>>,
+}
+
+impl FakeOsts {
+    fn quota(&self, ost: OstIndex, q: &OstQuotaRequest) -> OstQuotaReply {
+        let mut all = self.quotas.borrow_mut();
+        let mut asked: Vec<(QuotaKind, u32)> = q.ask.iter().map(|id| (id.kind, id.id)).collect();
+        for s in &q.set {
+            let now = all.entry((ost, s.kind, s.id)).or_insert((0, UNLIMITED));
+            now.1 = s.share.max(now.0);
+            asked.push((s.kind, s.id));
+        }
+        if q.all {
+            asked.extend(all.iter().filter(|(k, v)| k.0 == ost && v.1 != UNLIMITED).map(|(k, _)| (k.1, k.2)));
+        }
+        self.told.set(self.told.get() + 1);
+        self.unowned.set(self.unowned.get() && !q.owned);
+        let one = |(kind, id): (QuotaKind, u32)| {
+            let (used, share) = all.get(&(ost, kind, id)).copied().unwrap_or((0, UNLIMITED));
+            OstQuotaUsage { kind, id, used, share }
+        };
+        OstQuotaReply {
+            usages: asked.into_iter().map(one).collect(),
+            owned: !self.unowned.get(),
+            told: self.told.get(),
+        }
+    }
 }
 
 struct FakePort {
@@ -53,6 +87,12 @@ impl OstPort for FakePort {
             Op::OstDestroy => {
                 let q: DestroyRequest = wire::decode(&body).unwrap();
                 self.all.destroyed.borrow_mut().extend(q.objects);
+                Ok(Vec::new())
+            }
+            Op::OstQuota => Ok(wire::encode(&self.all.quota(self.ost, &wire::decode(&body).unwrap()))),
+            Op::OstOwn => {
+                let q: OwnRequest = wire::decode(&body).unwrap();
+                self.all.owned.borrow_mut().extend(q.objects);
                 Ok(Vec::new())
             }
             Op::OstStatfs => Ok(wire::encode(&statfs)),
@@ -311,6 +351,13 @@ impl Fs {
         let q = XattrRequest { cred: self.cred.clone(), fid, name: Bytes::default() };
         let r: NamesReply = self.call(Op::MdtListxattr, &q).unwrap();
         r.names.into_iter().map(|n| String::from_utf8(n.0).unwrap()).collect()
+    }
+    pub fn quota(&self, kind: QuotaKind, id: u32) -> QuotaReply {
+        self.call(Op::MdtQuota, &QuotaRequest { kind, id }).unwrap()
+    }
+    pub fn set_quota(&self, kind: QuotaKind, id: u32, set: u32, limits: QuotaLimits) -> SetQuotaReply {
+        let q = SetQuotaRequest { kind, id, set, limits, ..SetQuotaRequest::default() };
+        self.call(Op::MdtSetQuota, &q).unwrap()
     }
     /// Lets `seconds` pass.
     pub fn pass(&self, seconds: u64) {

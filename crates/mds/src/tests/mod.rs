@@ -12,6 +12,7 @@ mod lov;
 mod model;
 mod namespace;
 mod permissions;
+mod quota;
 mod readdir;
 mod repair;
 mod twice;

@@ -77,7 +77,7 @@ fn every_flipped_byte_of_every_record_is_found_and_names_the_record_and_hides_no
     let (clean, all) = (look(&fs, &fs.kv), records(&fs));
     assert_eq!(clean.findings, []);
     let kinds: BTreeSet<u8> = all.keys().map(|k| k[0]).collect();
-    assert_eq!(String::from_utf8(kinds.into_iter().collect()).unwrap(), "Rbcdehilmopsx");
+    assert_eq!(String::from_utf8(kinds.into_iter().collect()).unwrap(), "RUbcdehilmopsx");
     for (key, value) in &all {
         for at in 0..value.len() {
             let kv = with(&fs, |map| map.get_mut(key).unwrap()[at] ^= 1 << (at % 8));

@@ -29,7 +29,7 @@ use types::scrub::Looked;
 use types::{ClientId, FsError, ObjectId, Origin, Transno, WallTime};
 
 use crate::store::{
-    Applied, BadBlock, BlockRange, BlockRun, Blocks, DiskStats, Fenced, FoundMedium, ObjectAttr, ObjectInfo,
+    Applied, BadBlock, BlockRange, BlockRun, Blocks, Charged, DiskStats, Fenced, FoundMedium, ObjectAttr, ObjectInfo,
     ObjectStore, Promise, ReplyRecord, SizeRule, Space, StoreIdentity, StoreResult, Update,
 };
 
@@ -274,6 +274,21 @@ impl ObjectStore for FastStore {
     }
     fn set_promise(&self, object: ObjectId, promise: Option<Promise>) -> LocalFuture<StoreResult<()>> {
         self.inner.set_promise(object, promise)
+    }
+    fn usage(&self, who: Charged) -> u64 {
+        self.inner.usage(who)
+    }
+    fn is_owned(&self) -> bool {
+        self.inner.is_owned()
+    }
+    fn set_owned(&self) -> LocalFuture<StoreResult<()>> {
+        self.inner.set_owned()
+    }
+    fn shares(&self) -> Vec<(Charged, u64)> {
+        self.inner.shares()
+    }
+    fn set_shares(&self, shares: Vec<(Charged, Option<u64>)>) -> LocalFuture<StoreResult<()>> {
+        self.inner.set_shares(shares)
     }
     fn objects(&self, after: ObjectId, count: usize) -> LocalFuture<StoreResult<Vec<ObjectInfo>>> {
         self.inner.objects(after, count)

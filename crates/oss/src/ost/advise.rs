@@ -91,9 +91,10 @@ impl Ost {
             return Err(FsError::Invalid);
         }
         let attr = self.store.attr(ask.object).await?;
-        self.advised.may(ask.object, extent, hint, ask.owner.uid, attr.owner.uid)?;
+        self.advised.may(ask.object, extent, hint, ask.owner.uid, attr.owner.unwrap_or_default().uid)?;
         // Whose objects were not told their project yet pay by what the client knows.
-        let project = if attr.owner.project == 0 { ask.owner.project } else { attr.owner.project };
+        let own = attr.owner.map_or(0, |o| o.project);
+        let project = if own == 0 { ask.owner.project } else { own };
         let owner = wire::ost::IoOwner { project, ..ask.owner.clone() };
         let told = AdvisedRange { extent, advice: ask.advice, owner, since: ask.since, ..AdvisedRange::default() };
         let mut steps = Steps::new();

@@ -8,6 +8,7 @@ mod grant;
 mod objects;
 mod punch;
 mod quiet;
+mod quota;
 mod read;
 mod revoked;
 mod trouble;
@@ -58,6 +59,7 @@ pub struct Ost {
     changes: RefCell<crate::changes::Changes>,
     asks: grant::Asks,
     revoked: RefCell<revoked::Revoked>,
+    pub(crate) quotas: quota::Quotas,
     /// Bytes of writes that have passed the space check and are not yet counted by the store.
     in_flight_bytes: Cell<u64>,
     /// Answers of before the restart that were not asked for yet.
@@ -119,6 +121,7 @@ impl Ost {
             fence.on_replaced(Box::new(move || sessions.borrow().values().for_each(|e| e.disconnect())));
         }
         let (boot, revoked) = (store.boot(), store.revoked().into_iter().collect());
+        let quotas = quota::Quotas::of_store(store.shares(), boot);
         let ost = Rc::new_cyclic(|me| Ost {
             identity: store.identity(),
             rt,
@@ -134,6 +137,7 @@ impl Ost {
             changes: RefCell::new(crate::changes::Changes::new(boot)),
             asks: grant::Asks::default(),
             revoked: RefCell::new(revoked),
+            quotas,
             in_flight_bytes: Cell::new(0),
             recalled: RefCell::default(),
             creators: creators::Creators::default(),
@@ -283,6 +287,8 @@ impl Ost {
             Op::OstChanged => self.changed(request),
             Op::OstTrace => self.traced(request),
             Op::Revoked => self.on_revoked(request).await,
+            Op::OstQuota => self.quota(request).await,
+            Op::OstOwn => self.own(request).await,
             _ => request.reply::<()>(Err(FsError::NotSupported)),
         }
         self.stats.borrow_mut().answered(op, self.rt.now().since(began), (client, self.rt.wall()));

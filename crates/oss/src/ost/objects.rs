@@ -10,7 +10,7 @@ use wire::ost::{
 
 use super::{Ost, answer, answer_change, answers, attr_body};
 use crate::locks::lvb_of;
-use crate::store::{BLOCK_BYTES, Owner, TimeRule, Update};
+use crate::store::{BLOCK_BYTES, Owner, OwnerRule, TimeRule, Update};
 
 /// Bytes of an object that are removed at a time.
 const REMOVED_BYTES_MAX: u64 = 16 << 30;
@@ -83,7 +83,7 @@ impl Ost {
         let owner = Owner { uid: ask.owner.uid, gid: ask.owner.gid, project: ask.owner.project };
         let time = |bit: u32, t| if ask.valid & bit != 0 { TimeRule::Exactly(t) } else { TimeRule::Keep };
         let update = Update {
-            owner: (ask.valid & 1 != 0).then_some(owner),
+            owner: if ask.valid & 1 != 0 { OwnerRule::Is(owner) } else { OwnerRule::Keep },
             mtime: time(2, ask.mtime),
             atime: time(4, ask.atime),
             ctime: self.rt.wall(),

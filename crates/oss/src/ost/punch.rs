@@ -6,6 +6,7 @@ use ptlrpc::Request;
 use types::{Extent, FsError, ObjectId, Transno};
 use wire::ost::{AllocateRequest, AttrReply, PunchKind, PunchRequest};
 
+use super::quota::{Wants, owner_rule};
 use super::{Covering, Ost, answer_change, answers, attr_body};
 use crate::locks::lvb_of;
 use crate::store::{
@@ -42,6 +43,10 @@ impl Ost {
             PunchKind::Zero => Some(self.hold_space(kept, 0).await?),
             PunchKind::Truncate | PunchKind::Hole => None,
         };
+        let _charge = match ask.kind {
+            PunchKind::Zero => Some(self.charge(request, Wants::of_zeros(ask, &[extent], kept)).await?),
+            PunchKind::Truncate | PunchKind::Hole => None,
+        };
         let (update, puts) = match ask.kind {
             PunchKind::Truncate => self.truncate(object, &attr, extent.start).await?,
             PunchKind::Hole => self.clear(object, &attr, extent, false).await?,
@@ -52,6 +57,7 @@ impl Ost {
         let promise = self.locks.promises.open(object).filter(kept);
         let update = Update {
             keeps_promise: promise.is_some(),
+            owner: owner_rule(request, ask.file.as_ref()),
             mtime: TimeRule::AtLeast(ask.mtime),
             ctime: self.rt.wall(),
             replay: request.is_replay().then_some(request.header.transno),
@@ -139,12 +145,22 @@ impl Ost {
             true if ask.lock.0 == 0 => (None, super::came(request)),
             _ => self.cover(request, asked).await?,
         };
+        let charge = Wants {
+            object,
+            extents: &[extent],
+            bytes: range.count.saturating_mul(BLOCK_BYTES),
+            writer: &ask.owner,
+            file: ask.file.as_ref(),
+            promised: false,
+        };
+        let _charge = self.charge(request, charge).await?;
         let held = self.hold_space(range.count.saturating_mul(BLOCK_BYTES), 0).await?;
         let permit = self.dispatch.admit(Self::scheduled(request, object, IoOp::Write, extent, &ask.owner)).await?;
         permit.came(came);
         let _gate = self.change(request, object, range).await?;
         let update = Update {
             reserves: vec![range],
+            owner: owner_rule(request, ask.file.as_ref()),
             size: if ask.keep_size { SizeRule::Keep } else { SizeRule::AtLeast(extent.end) },
             mtime: TimeRule::AtLeast(ask.mtime),
             ctime: self.rt.wall(),

@@ -11,6 +11,7 @@ use types::{Duration, Extent, FsError, ObjectId, Transno};
 use wire::ost::{WriteReply, WriteRequest};
 use wire::{Crc, Flags, crc32c, crc32c_append};
 
+use super::quota::{Wants, owner_rule};
 use super::{Covering, Ost, answer_change, answers, blocks_of, joined};
 use crate::dispatch::Permit;
 use crate::grants::Used;
@@ -155,6 +156,15 @@ impl Ost {
         // The space of a replayed write was checked when it was first carried out.
         let granted = if request.is_replay() { u64::MAX } else { used.used.backed };
         let space_held = self.hold_space_of(ask.object, &extents, plan.bytes(), granted).await?;
+        let charge = Wants {
+            object: ask.object,
+            extents: &extents,
+            bytes: plan.bytes(),
+            writer: &ask.owner,
+            file: ask.file.as_ref(),
+            promised: plan.bytes() <= granted,
+        };
+        let charge = self.charge(request, charge).await?;
         let hull = extents[0].hull(&extents[extents.len() - 1]);
         let object = ask.object;
         let (_lock, came) =
@@ -166,6 +176,7 @@ impl Ost {
         permit.stores(plan.bytes());
         let applied = self.apply_write(request, ask, plan, hull).await.inspect_err(|e| permit.failed(*e))?;
         tracing::trace!(%client, %object, extents = ?ask.extents, xid = %request.header.xid, %applied.transno, "write");
+        drop(charge);
         // Without a commit to wait for the place is given up at once.
         let commits = Some(permit).filter(|_| ask.sync).map(Permit::then_commits);
         drop(space_held);
@@ -178,7 +189,9 @@ impl Ost {
         let mut stats = self.stats.borrow_mut();
         stats.on_write((ask.owner.job, self.rt.wall()), &extents, bytes, self.rt.now().since(started));
         stats.uses.wrote(client, bytes);
-        Ok((applied.transno, WriteReply { grant, lvb: lvb_of(&applied.attr) }))
+        drop(stats);
+        let tight = self.tight(applied.attr.owner);
+        Ok((applied.transno, WriteReply { grant, lvb: lvb_of(&applied.attr), tight }))
     }
 
     fn max_service(&self, request: &Request, asked_ms: u32) -> Option<Duration> {
@@ -271,9 +284,10 @@ impl Ost {
             size: SizeRule::AtLeast(hull.end),
             mtime: TimeRule::AtLeast(ask.mtime),
             ctime: self.rt.wall(),
+            owner: owner_rule(request, ask.file.as_ref()),
             replay: request.is_replay().then_some(request.header.transno),
             // A restarted target begins a new book of grants, all of which is told when the session is found again.
-            answers: answers(request, |attr| wire::encode(&WriteReply { grant: 0, lvb: lvb_of(attr) })),
+            answers: answers(request, |attr| wire::encode(&WriteReply { grant: 0, lvb: lvb_of(attr), tight: 0 })),
             ..Update::default()
         };
         self.put(object, puts, update, access).await

@@ -18,8 +18,8 @@ use types::scrub::Looked;
 use types::{ClientId, Instant, ObjectId, Origin, Transno, WallTime};
 
 use super::{
-    Applied, BLOCK_BYTES, BadBlock, BlockRange, Blocks, DiskOp, DiskRun, DiskStats, Fenced, FoundMedium, ObjectAttr,
-    ObjectInfo, ObjectStore, Promise, ReplyRecord, Space, StoreIdentity, StoreResult, Update,
+    Applied, BLOCK_BYTES, BadBlock, BlockRange, Blocks, Charged, DiskOp, DiskRun, DiskStats, Fenced, FoundMedium,
+    ObjectAttr, ObjectInfo, ObjectStore, Promise, ReplyRecord, Space, StoreIdentity, StoreResult, Update,
 };
 
 /// What of an operation the device has not done yet.
@@ -356,6 +356,21 @@ impl ObjectStore for EmulatedStore {
     }
     fn set_promise(&self, object: ObjectId, promise: Option<Promise>) -> LocalFuture<StoreResult<()>> {
         self.0.inner.set_promise(object, promise)
+    }
+    fn usage(&self, who: Charged) -> u64 {
+        self.0.inner.usage(who)
+    }
+    fn is_owned(&self) -> bool {
+        self.0.inner.is_owned()
+    }
+    fn set_owned(&self) -> LocalFuture<StoreResult<()>> {
+        self.0.inner.set_owned()
+    }
+    fn shares(&self) -> Vec<(Charged, u64)> {
+        self.0.inner.shares()
+    }
+    fn set_shares(&self, shares: Vec<(Charged, Option<u64>)>) -> LocalFuture<StoreResult<()>> {
+        self.0.inner.set_shares(shares)
     }
     fn objects(&self, after: ObjectId, count: usize) -> LocalFuture<StoreResult<Vec<ObjectInfo>>> {
         self.0.inner.objects(after, count)

@@ -10,8 +10,8 @@ use wire::Crc;
 
 use super::volatile::{Books, apply_attr, apply_size, ready};
 use super::{
-    Applied, BLOCK_BYTES, BadBlock, BlockRange, BlockRun, Blocks, Fenced, OBJECT_BYTES_MAX, ObjectAttr, ObjectInfo,
-    ObjectStore, SizeRule, Space, StoreIdentity, StoreResult, Update,
+    Applied, BLOCK_BYTES, BadBlock, BlockRange, BlockRun, Blocks, Charged, Fenced, OBJECT_BYTES_MAX, ObjectAttr,
+    ObjectInfo, ObjectStore, SizeRule, Space, StoreIdentity, StoreResult, Update, Usages,
 };
 use crate::pages::{ZeroPages, crc_of_zeros};
 
@@ -47,6 +47,8 @@ impl Object {
 struct State {
     books: Books<Object>,
     used_blocks: u64,
+    usages: Usages,
+    shares: BTreeMap<Charged, u64>,
     advice: BTreeMap<ObjectId, Vec<u8>>,
     revoked: Vec<(u64, WallTime)>,
 }
@@ -108,7 +110,8 @@ impl MemoryStore {
         self.check()?;
         let state = &mut *self.state.borrow_mut();
         let object = state.books.find(id)?;
-        let mut attr = object.attr;
+        let before = object.attr;
+        let mut attr = before;
         apply_size(&mut attr, update.size, OBJECT_BYTES_MAX)?;
         if state.used_blocks + object.added(update) > self.capacity_blocks {
             return Err(FsError::NoSpace);
@@ -132,6 +135,7 @@ impl MemoryStore {
         state.used_blocks = state.used_blocks + blocks - attr.blocks;
         object.attr = ObjectAttr { blocks, ..attr };
         let attr = object.attr;
+        state.usages.charge(&before, &attr);
         Ok(Applied { transno: state.books.commit(update.replay), attr })
     }
 
@@ -142,6 +146,7 @@ impl MemoryStore {
             state.advice.remove(id);
             if let Some(o) = state.books.objects.remove(id) {
                 state.used_blocks -= o.attr.blocks;
+                state.usages.charge(&o.attr, &ObjectAttr::default());
             }
         }
         Ok(state.books.commit(replay))
@@ -217,6 +222,11 @@ impl ObjectStore for MemoryStore {
         });
         ready(count.ok_or(FsError::NotFound))
     }
+    fn allocated(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<u64>> {
+        let state = self.state.borrow();
+        let count = state.books.objects.get(&object).map(|o| o.blocks.range(range.first..range.end()).count() as u64);
+        ready(count.ok_or(FsError::NotFound))
+    }
     fn sync(&self) -> LocalFuture<StoreResult<()>> {
         ready(self.check())
     }
@@ -258,6 +268,22 @@ impl ObjectStore for MemoryStore {
     }
     fn revoke(&self, credentials: Vec<(u64, WallTime)>, _since: WallTime) -> LocalFuture<StoreResult<()>> {
         self.state.borrow_mut().revoked.extend(credentials);
+        ready(self.check())
+    }
+    fn usage(&self, who: Charged) -> u64 {
+        self.state.borrow().usages.of(who)
+    }
+    fn shares(&self) -> Vec<(Charged, u64)> {
+        self.state.borrow().shares.iter().map(|(who, share)| (*who, *share)).collect()
+    }
+    fn set_shares(&self, shares: Vec<(Charged, Option<u64>)>) -> LocalFuture<StoreResult<()>> {
+        let all = &mut self.state.borrow_mut().shares;
+        for (who, share) in shares {
+            match share {
+                Some(share) => all.insert(who, share),
+                None => all.remove(&who),
+            };
+        }
         ready(self.check())
     }
     fn objects(&self, after: ObjectId, count: usize) -> LocalFuture<StoreResult<Vec<ObjectInfo>>> {

@@ -10,6 +10,7 @@ mod disk;
 mod emulated;
 mod memory;
 mod null;
+mod usage;
 mod volatile;
 
 pub use devices::DeviceProfile;
@@ -17,6 +18,7 @@ pub use disk::{DiskIo, DiskOp, DiskRun, DiskStats};
 pub use emulated::{EmulatedFile, EmulatedStore};
 pub use memory::MemoryStore;
 pub use null::{NullStore, pattern_page};
+pub use usage::{Charged, Usages};
 pub use volatile::{apply_attr, apply_size};
 
 pub use crate::pages::{ZeroPages, crc_of_zeros};
@@ -119,8 +121,8 @@ pub struct ObjectAttr {
     pub atime: WallTime,
     /// Change.
     pub ctime: WallTime,
-    /// Owner.
-    pub owner: Owner,
+    /// Owner; `None`: nobody has said so far.
+    pub owner: Option<Owner>,
 }
 
 /// Whole blocks of data with the checksum of each.
@@ -183,6 +185,30 @@ impl TimeRule {
             TimeRule::Keep => old,
             TimeRule::AtLeast(t) => old.max(t),
             TimeRule::Exactly(t) => t,
+        }
+    }
+}
+
+/// What an update does to the owner.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OwnerRule {
+    /// Nothing.
+    #[default]
+    Keep,
+    /// Sets it where there is none.
+    IfNone(Owner),
+    /// Sets it.
+    Is(Owner),
+}
+
+impl OwnerRule {
+    /// `old` after the rule.
+    #[must_use]
+    pub fn apply(self, old: Option<Owner>) -> Option<Owner> {
+        match self {
+            OwnerRule::Keep => old,
+            OwnerRule::IfNone(owner) => old.or(Some(owner)),
+            OwnerRule::Is(owner) => Some(owner),
         }
     }
 }
@@ -251,8 +277,8 @@ pub struct Update {
     pub atime: TimeRule,
     /// Change time; never goes back.
     pub ctime: WallTime,
-    /// New owner.
-    pub owner: Option<Owner>,
+    /// Owner.
+    pub owner: OwnerRule,
     /// The transaction that this change was before a restart.
     pub replay: Option<Transno>,
     /// The request that this answers; `None`: nobody asks for the answer again.
@@ -434,6 +460,28 @@ pub trait ObjectStore {
     /// Remembers that these credentials were revoked, besides those that it knows; those of before `since` need not be known any more.
     /// Complete when that is on stable storage.
     fn revoke(&self, _credentials: Vec<(u64, WallTime)>, _since: WallTime) -> LocalFuture<StoreResult<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+    /// Blocks that take space and count for one, those of changes among them that are not committed yet. None where nothing counts.
+    fn usage(&self, _who: Charged) -> u64 {
+        0
+    }
+    /// Whether every object of a file has an owner that the store knows, as far as it has space: not in a store of before there were
+    /// owners.
+    fn is_owned(&self) -> bool {
+        true
+    }
+    /// Every object of a file has one from now on. Complete when that is on stable storage.
+    fn set_owned(&self) -> LocalFuture<StoreResult<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+    /// Shares, as [`ObjectStore::set_shares`] was given them; asked for once, when the target starts. None where nothing outlives the
+    /// process.
+    fn shares(&self) -> Vec<(Charged, u64)> {
+        Vec::new()
+    }
+    /// Remembers how many bytes each may have here; `None`: any number. Complete when that is on stable storage.
+    fn set_shares(&self, _shares: Vec<(Charged, Option<u64>)>) -> LocalFuture<StoreResult<()>> {
         Box::pin(std::future::ready(Ok(())))
     }
     /// Up to `count` objects behind `after`, in order of id.

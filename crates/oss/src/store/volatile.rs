@@ -73,7 +73,5 @@ pub fn apply_attr(attr: &mut ObjectAttr, update: &Update) {
     attr.mtime = update.mtime.apply(attr.mtime);
     attr.atime = update.atime.apply(attr.atime);
     attr.ctime = attr.ctime.max(update.ctime);
-    if let Some(owner) = update.owner {
-        attr.owner = owner;
-    }
+    attr.owner = update.owner.apply(attr.owner);
 }

@@ -12,6 +12,8 @@ pub struct Ask {
     pub place: usize,
     /// The question.
     pub request: Value,
+    /// The user who asks.
+    pub uid: u32,
     /// Whether the asker may change things.
     pub privileged: bool,
     /// The user who asks.

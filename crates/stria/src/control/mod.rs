@@ -8,6 +8,7 @@ mod map;
 mod own;
 mod params;
 mod place;
+mod quota;
 mod server;
 mod shard;
 

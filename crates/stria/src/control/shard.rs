@@ -113,7 +113,8 @@ impl Shard {
                     | "ost_files"
                     | "changelog"
                     | "changelog_user"
-            );
+                    | "set_quota"
+            ) || asked == "quota" && super::quota::is_anothers(&ask.request, ask.uid);
             let answer = if changes && !ask.privileged {
                 refusal("only root and the user who runs the daemon may do this", libc::EPERM)
             } else {
@@ -141,6 +142,8 @@ impl Shard {
             "ost_files" => self.ost_files(request).await,
             "changelog" => self.changelog(request).await,
             "changelog_user" => self.changelog_user(request).await,
+            "quota" => self.quota(request).await,
+            "set_quota" => self.set_quota(request).await,
             "get_param" => self.get_params(&text("pattern")).await,
             "set_param" => self.set_params(&text("pattern"), &text("value")).await,
             "keep_param" => self.keep_param(&text("pattern"), request["value"].as_str()).await,

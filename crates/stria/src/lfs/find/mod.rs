@@ -1,5 +1,5 @@
 //! `find`: files by name, kind, size, age, owner and layout. Options are words with one dash, `!` negates the next test.
-mod show;
+pub(super) mod show;
 mod stat;
 mod test;
 pub(crate) mod time;

@@ -53,10 +53,12 @@ fn names(file: &str) -> HashMap<u32, String> {
     table.lines().rev().filter_map(one).collect()
 }
 
-fn user(id: u32) -> String {
+/// A user's name, or its number.
+pub fn user(id: u32) -> String {
     USERS.get(&id).cloned().unwrap_or_else(|| id.to_string())
 }
-fn group(id: u32) -> String {
+/// A group's name, or its number.
+pub fn group(id: u32) -> String {
     GROUPS.get(&id).cloned().unwrap_or_else(|| id.to_string())
 }
 

@@ -1,0 +1,329 @@
+//! Quotas towards others: administrators set limits, anybody asks, OSTs are told their shares and ask for more.
+//!
+//! An OST hears of a limit when it is set, or when its session begins; until then it has the share that it had. What it says carries a
+//! number that grows, so that answers which cross count in the order in which they were said.
+use std::rc::Rc;
+
+use layout::xattr;
+use types::{Duration, FsError, OstIndex};
+use wire::Op;
+use wire::quota::{
+    AskQuotaCallback, AskQuotaReply, OstQuotaReply, OstQuotaRequest, OstUsage, OwnRequest, Ownership, QuotaBits,
+    QuotaLimits, QuotaReply, QuotaRequest, QuotaShare, SetQuotaReply, SetQuotaRequest, UNLIMITED,
+};
+
+use crate::keys;
+use crate::kv::Key;
+use crate::mds::Mds;
+use crate::osts::{OstLink, OstPort};
+use crate::quota::{Id, named};
+use crate::record::{Inode, InodeFlags};
+use crate::service::Outcome;
+use crate::shares::{Given, Share};
+
+/// Ids in one request.
+const IDS_MAX: usize = 4096;
+/// Objects that an OST is told the owners of in one request.
+const OWNERS_MAX: usize = 1024;
+/// How long OSTs may take to answer before others go on without them.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How often an OST that asks has others asked for what they do not use.
+const RECALLS_MAX: u32 = 2;
+/// Pause before owners are told again that an OST did not take in.
+const TELL_AGAIN: Duration = Duration::from_secs(1);
+
+impl Mds {
+    /// Requests about quotas.
+    pub(crate) async fn serve_quota(self: &Rc<Self>, op: Op, body: &[u8]) -> Result<Outcome, FsError> {
+        if op == Op::MdtQuota {
+            let q: QuotaRequest = wire::decode(body).map_err(FsError::from)?;
+            return Ok(Outcome::plain(&self.quota(&q).await));
+        }
+        let q: SetQuotaRequest = wire::decode(body).map_err(FsError::from)?;
+        self.set_quota(&q).await.map(|r| Outcome::plain(&r))
+    }
+
+    /// What an id has, and may have. OSTs are asked; one that does not answer in time counts with what it said last.
+    async fn quota(self: &Rc<Self>, q: &QuotaRequest) -> QuotaReply {
+        let id = (q.kind, q.id);
+        let asks = self.osts.all().into_iter().map(|link| async move {
+            let ask = OstQuotaRequest { ask: vec![named(id)], ..OstQuotaRequest::default() };
+            let port = link.port().filter(|p| p.is_in_service());
+            let asked = async { self.ost_quota(link.ost, &*port.ok_or(FsError::NotConnected)?, &ask).await };
+            let answer = self.rt.timeout(PATIENCE, asked).await.unwrap_or(Err(FsError::TimedOut));
+            let said = answer.ok().and_then(|r| r.usages.first().map(|u| (u.used, u.share)));
+            let known = self.quotas.account(id).shares.of(link.ost).unwrap_or_default();
+            let (used, share) = said.unwrap_or((known.used, known.share));
+            let counting = self.quotas.counting.borrow().contains(&link.ost);
+            OstUsage { ost: link.ost, used, share, away: said.is_none(), counting }
+        });
+        let osts = rt::sync::join_all(asks.collect()).await;
+        let account = self.quotas.account(id);
+        let (block_grace_s, inode_grace_s) = self.quotas.grace(q.kind);
+        QuotaReply {
+            limits: account.limits,
+            inodes: account.inodes,
+            block_expires: account.block_expires,
+            inode_expires: account.inode_expires,
+            block_grace_s,
+            inode_grace_s,
+            now: self.clock(),
+            osts,
+        }
+    }
+
+    /// Sets limits or times of grace. Answered when that is on stable storage and every OST that is there knows.
+    async fn set_quota(self: &Rc<Self>, q: &SetQuotaRequest) -> Result<SetQuotaReply, FsError> {
+        let id = (q.kind, q.id);
+        let limits = merged(&self.quotas.account(id).limits, q);
+        if let Err(why) = check(&limits) {
+            let errno = FsError::Invalid.errno() as u16;
+            return Ok(SetQuotaReply { errno, why: why.as_str().into() });
+        }
+        let now = self.clock();
+        let has = |bit: u32| q.set & bit != 0;
+        if has(QuotaBits::BLOCK_GRACE | QuotaBits::INODE_GRACE) {
+            let set = |bit: u32, seconds: u64| has(bit).then_some(seconds);
+            let (block, inode) =
+                (set(QuotaBits::BLOCK_GRACE, q.block_grace_s), set(QuotaBits::INODE_GRACE, q.inode_grace_s));
+            let change = self.quotas.set_grace(q.kind, block, inode);
+            self.store.apply([change], 0, 0);
+        }
+        if q.set & !(QuotaBits::BLOCK_GRACE | QuotaBits::INODE_GRACE) != 0 {
+            let osts: Vec<OstIndex> = self.osts.all().iter().map(|l| l.ost).collect();
+            let change = self.quotas.update(id, now, |account| {
+                account.limits = limits;
+                osts.iter().for_each(|ost| account.shares.meet(*ost));
+            });
+            self.store.apply(change, 0, 0);
+            tracing::info!(target = self.target, kind = id.0.name(), id = id.1, "limits were set");
+            self.share_anew(id).await;
+        }
+        self.store.sync().await?;
+        Ok(SetQuotaReply::default())
+    }
+
+    /// OSTs whose share of an id is wrong are told, and waited for, those that are there.
+    async fn share_anew(self: &Rc<Self>, id: Id) {
+        let osts = self.quotas.note_wrong_shares(id, self.clock());
+        self.kick_osts();
+        self.await_told(id, &osts).await;
+    }
+
+    /// Waits until these OSTs were told what is to be told of an id, but for those that are away.
+    async fn await_told(&self, id: Id, osts: &[OstIndex]) {
+        let end = self.rt.now() + PATIENCE;
+        loop {
+            let told = self.quotas.told.wait();
+            let waits = |ost: &OstIndex| {
+                let to_tell = self.quotas.to_tell.borrow();
+                let here = self.osts.link(*ost).is_some_and(|l| l.port().is_some_and(|p| p.is_in_service()));
+                here && to_tell.get(ost).is_some_and(|ids| ids.contains(&id))
+            };
+            let left = end.since(self.rt.now());
+            if left == Duration::ZERO || self.stopped.get() || !osts.iter().any(waits) {
+                return;
+            }
+            self.rt.timeout(left, told).await;
+        }
+    }
+
+    /// Asks an OST something of quotas, and takes in what it says.
+    async fn ost_quota(
+        self: &Rc<Self>,
+        ost: OstIndex,
+        port: &dyn OstPort,
+        ask: &OstQuotaRequest,
+    ) -> Result<OstQuotaReply, FsError> {
+        let body = port.call(Op::OstQuota, wire::encode(ask)).await?;
+        let reply: OstQuotaReply = wire::decode(&body).map_err(FsError::from)?;
+        let now = self.clock();
+        for u in &reply.usages {
+            let (id, told) = ((u.kind, u.id), Share { used: u.used, share: u.share, told: reply.told });
+            // Of whom nothing is limited, neither here nor there, nothing has to be known.
+            if u.share == UNLIMITED && !self.quotas.account(id).limits_blocks() {
+                continue;
+            }
+            let change = self.quotas.heard(id, ost, told, now);
+            self.store.apply_if_any(change);
+            // What was told just now is not told again at once: something may be being written there.
+            if ask.set.is_empty() && !self.quotas.note_wrong_shares(id, now).is_empty() {
+                self.kick_osts();
+            }
+        }
+        Ok(reply)
+    }
+
+    /// A session with an OST has begun: what it has is heard, and what is wrong there is told next.
+    pub(crate) async fn hear_quotas(self: &Rc<Self>, link: &Rc<OstLink>, port: &dyn OstPort) -> Result<(), FsError> {
+        let now = self.clock();
+        let limited = self.quotas.block_limited();
+        for id in &limited {
+            let change = self.quotas.update(*id, now, |account| account.shares.meet(link.ost));
+            self.store.apply_if_any(change);
+        }
+        let all = OstQuotaRequest { all: true, ..OstQuotaRequest::default() };
+        let owned = match self.ost_quota(link.ost, port, &all).await {
+            // One that knows no quotas has no shares.
+            Err(FsError::NotSupported) => return Ok(()),
+            reply => reply?.owned,
+        };
+        limited.iter().for_each(|id| drop(self.quotas.note_wrong_shares(*id, now)));
+        if !owned && self.quotas.counting.borrow_mut().insert(link.ost) {
+            tracing::warn!(ost = %link.ost, "it learns whose its objects are: until then bytes there count for nobody");
+            let (me, link) = (self.clone(), link.clone());
+            self.rt.spawn(async move { me.tell_all_owners(&link).await });
+        }
+        Ok(())
+    }
+
+    /// Whether an OST is to be told something of shares.
+    pub(crate) fn has_quotas_to_tell(&self, ost: OstIndex) -> bool {
+        self.quotas.to_tell.borrow().get(&ost).is_some_and(|ids| !ids.is_empty())
+    }
+
+    /// Tells an OST its shares of some ids.
+    pub(crate) async fn tell_quotas(self: &Rc<Self>, ost: OstIndex, port: &dyn OstPort) -> Result<(), FsError> {
+        let now = self.clock();
+        let ids: Vec<Id> = {
+            let mut to_tell = self.quotas.to_tell.borrow_mut();
+            let waiting = to_tell.entry(ost).or_default();
+            waiting.iter().take(IDS_MAX).copied().collect()
+        };
+        let share = |id: &Id| QuotaShare { kind: id.0, id: id.1, share: self.quotas.wanted_share(*id, now) };
+        let set: Vec<QuotaShare> = ids.iter().map(share).collect();
+        // Told again when it fails; what is to be told meanwhile comes behind.
+        self.quotas.mark_told(ost, &ids);
+        let answer = self.ost_quota(ost, port, &OstQuotaRequest { set, ..OstQuotaRequest::default() }).await;
+        if answer.is_err() {
+            self.quotas.to_tell.borrow_mut().entry(ost).or_default().extend(ids);
+        }
+        self.quotas.told.notify();
+        answer.map(|_| ())
+    }
+
+    /// Hears what those have who have limits: soft ones are exceeded without anybody's asking.
+    pub(crate) async fn poll_quotas(self: &Rc<Self>, ost: OstIndex, port: &dyn OstPort) -> Result<(), FsError> {
+        for ids in self.quotas.block_limited().chunks(IDS_MAX) {
+            let ask = ids.iter().map(|id| named(*id)).collect();
+            self.ost_quota(ost, port, &OstQuotaRequest { ask, ..OstQuotaRequest::default() }).await?;
+        }
+        Ok(())
+    }
+
+    /// An OST asks for a larger share. Answered when that is on stable storage: another server must not give it out again.
+    pub(crate) async fn ost_asks_quota(self: &Rc<Self>, ost: OstIndex, body: &[u8]) -> Result<Vec<u8>, FsError> {
+        let q: AskQuotaCallback = wire::decode(body).map_err(FsError::from)?;
+        let (id, told) = ((q.kind, q.id), Share { used: q.used, share: q.share, told: q.told });
+        for recalls in 0.. {
+            let now = self.clock();
+            let Some(limit) = self.quotas.account(id).block_limit(now) else {
+                return Ok(wire::encode(&AskQuotaReply { share: UNLIMITED }));
+            };
+            let mut given = Given::Share(told.share);
+            let change = self.quotas.update(id, now, |account| {
+                given = account.shares.on_ask(ost, told, q.wanted, limit, recalls == RECALLS_MAX);
+            });
+            self.store.apply_if_any(change);
+            match given {
+                Given::Share(share) => {
+                    self.store.sync().await?;
+                    return Ok(wire::encode(&AskQuotaReply { share }));
+                }
+                Given::Recall(others) => {
+                    self.quotas.recall(id, &others);
+                    self.kick_osts();
+                    self.await_told(id, &others).await;
+                }
+            }
+        }
+        unreachable!("the last round gives what there is")
+    }
+
+    /// Tells an OST whose all objects are that files have there: its store is of before it counted.
+    async fn tell_all_owners(self: &Rc<Self>, link: &Rc<OstLink>) {
+        let began = self.rt.now();
+        let (mut from, to) = (keys::plain(&[keys::INODE]), keys::end_of(&[keys::INODE]));
+        let mut files = 0u64;
+        while !self.stopped.get() && !link.closed() {
+            match self.tell_some_owners(link, &mut from, &to, &mut files).await {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(e) => {
+                    tracing::debug!(ost = %link.ost, "owners are told again: {e}");
+                    self.rt.sleep(TELL_AGAIN).await;
+                }
+            }
+        }
+        // With its next session it begins anew, unless that was all.
+        self.quotas.counting.borrow_mut().remove(&link.ost);
+        tracing::info!(ost = %link.ost, files, took = ?self.rt.now().since(began), "it knows whose its objects are");
+    }
+
+    /// The next page of [`Mds::tell_all_owners`]; false: that was all, and the OST knows.
+    async fn tell_some_owners(
+        self: &Rc<Self>,
+        link: &Rc<OstLink>,
+        from: &mut Key,
+        to: &Key,
+        files: &mut u64,
+    ) -> Result<bool, FsError> {
+        let port = link.port().filter(|p| p.is_in_service()).ok_or(FsError::NotConnected)?;
+        let (page, more) = self.store.scan(from, to, OWNERS_MAX).await?;
+        let mut objects = Vec::new();
+        for (key, value) in &page {
+            let fid = keys::fid_of(key).ok_or(FsError::Corrupt)?;
+            let inode = Inode::decode(fid, value).ok_or(FsError::Corrupt)?;
+            let bytes = match inode.has(InodeFlags::LAYOUT_APART) {
+                true => self.store.get(&keys::layout(fid)).await?.unwrap_or_default(),
+                false => inode.tail.clone(),
+            };
+            let Some((_, layout)) =
+                inode.has(InodeFlags::HAS_LAYOUT).then(|| xattr::decode_layout(&bytes).ok()).flatten()
+            else {
+                continue;
+            };
+            let (uid, gid, project) = (inode.uid, inode.gid, inode.project);
+            let here = layout.objects().iter().filter(|o| o.ost == link.ost);
+            objects.extend(here.map(|o| Ownership { object: o.object, uid, gid, project, unless_owned: true }));
+            *files += 1;
+        }
+        if !objects.is_empty() {
+            port.call(Op::OstOwn, wire::encode(&OwnRequest { objects })).await?;
+        }
+        if let Some((last, _)) = page.last() {
+            *from = last.clone();
+            from.push(0);
+        }
+        if !more {
+            let all = OstQuotaRequest { owned: true, ..OstQuotaRequest::default() };
+            self.ost_quota(link.ost, &*port, &all).await?;
+        }
+        Ok(more)
+    }
+}
+
+/// Limits with those of a request.
+fn merged(now: &QuotaLimits, q: &SetQuotaRequest) -> QuotaLimits {
+    let pick = |bit: u32, new: u64, old: u64| if q.set & bit != 0 { new } else { old };
+    QuotaLimits {
+        block_soft: pick(QuotaBits::BLOCK_SOFT, q.limits.block_soft, now.block_soft),
+        block_hard: pick(QuotaBits::BLOCK_HARD, q.limits.block_hard, now.block_hard),
+        inode_soft: pick(QuotaBits::INODE_SOFT, q.limits.inode_soft, now.inode_soft),
+        inode_hard: pick(QuotaBits::INODE_HARD, q.limits.inode_hard, now.inode_hard),
+    }
+}
+
+/// Whether limits make sense.
+fn check(limits: &QuotaLimits) -> Result<(), String> {
+    let pairs = [
+        ("block", limits.block_soft >> 10, limits.block_hard >> 10, " KiB"),
+        ("inode", limits.inode_soft, limits.inode_hard, ""),
+    ];
+    match pairs.iter().find(|(_, soft, hard, _)| *hard > 0 && soft > hard) {
+        Some((what, soft, hard, unit)) => Err(format!(
+            "the soft {what} limit, {soft}{unit}, is above the hard one, {hard}{unit}: set a lower soft one or a higher hard one"
+        )),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,370 @@
+//! Quotas at an OST: how many bytes users, groups and projects have here, and who may have more.
+//!
+//! The metadata server gives each limited id a share; a write that would need more asks for more, and is refused with EDQUOT only when
+//! the answer is that there is none. What clients hold in their caches under grant was answered to programs already and is taken
+//! whatever is left. So that this is little, answers to writes say of whom little is left (`tight`): those clients bring further
+//! writes at once and without grant, and each is looked at before its program is answered.
+//! The user that writes counts, too: root is not limited, as in Lustre.
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use ptlrpc::Request;
+use rt::sync::Event;
+use types::{Duration, Extent, FsError, Instant, MIB, ObjectId, Transno};
+use wire::Op;
+use wire::ost::{FileOwner, IoOwner, PunchRequest};
+use wire::quota::{
+    AskQuotaCallback, AskQuotaReply, OstQuotaReply, OstQuotaRequest, OstQuotaUsage, OwnRequest, UNLIMITED,
+};
+
+use super::{Ost, answer, answer_change, blocks_of};
+use crate::store::{BLOCK_BYTES, Charged, Owner, OwnerRule, Update};
+
+/// How long the metadata server may take to answer one question.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// Pause before a metadata server that does not answer is asked again.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// How often before whoever writes has to come again.
+const TRIES_MAX: u32 = 8;
+/// Below so much, more is asked for ahead of need.
+const AHEAD_BYTES: u64 = 32 * MIB;
+/// Below so much, and if no more is to be had, writes take no grant.
+const TIGHT_BYTES: u64 = 16 * MIB;
+/// A question ahead of need that brought less than was wanted is not asked again before this has passed.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// One limited id.
+#[derive(Default)]
+struct Limited {
+    /// Bytes that it may have here.
+    share: u64,
+    /// Bytes of writes that were let in and that the store does not count yet.
+    held: u64,
+    /// Grows with everything that is said of the share: an answer to a question of before counts no more.
+    version: u64,
+    /// The last question brought less than was wanted.
+    short: bool,
+    asked: Instant,
+    /// Somebody asks.
+    asking: Option<Rc<Event>>,
+}
+
+/// What an OST knows of quotas besides what its store counts.
+#[derive(Default)]
+pub(crate) struct Quotas {
+    limited: RefCell<BTreeMap<Charged, Limited>>,
+    told: Cell<u64>,
+}
+
+impl Quotas {
+    /// With the shares that the store remembers.
+    pub fn of_store(shares: Vec<(Charged, u64)>, boot: u64) -> Quotas {
+        let limited = |(who, share)| (who, Limited { share, ..Limited::default() });
+        let limited = shares.into_iter().map(limited).collect();
+        Quotas { limited: RefCell::new(limited), told: Cell::new(boot << 32) }
+    }
+    fn is_off(&self) -> bool {
+        self.limited.borrow().is_empty()
+    }
+    /// One is not limited any more. Who waits for an answer looks again.
+    fn unlimit(&self, who: Charged) {
+        let gone = self.limited.borrow_mut().remove(&who);
+        if let Some(asking) = gone.and_then(|l| l.asking) {
+            asking.notify();
+        }
+    }
+    fn next_told(&self) -> u64 {
+        self.told.set(self.told.get() + 1);
+        self.told.get()
+    }
+}
+
+/// Bytes that were let in and are not counted yet; they are when this is dropped.
+pub(super) struct Charge<'a> {
+    ost: &'a Ost,
+    who: Vec<Charged>,
+    bytes: u64,
+}
+
+impl Drop for Charge<'_> {
+    fn drop(&mut self) {
+        let mut limited = self.ost.quotas.limited.borrow_mut();
+        for who in &self.who {
+            if let Some(l) = limited.get_mut(who) {
+                l.held = l.held.saturating_sub(self.bytes);
+            }
+        }
+    }
+}
+
+/// What is to be let in.
+pub(super) struct Wants<'a> {
+    pub object: ObjectId,
+    pub extents: &'a [Extent],
+    pub bytes: u64,
+    /// Who writes.
+    pub writer: &'a IoOwner,
+    /// Whose file it is, as the writer knows.
+    pub file: Option<&'a FileOwner>,
+    /// It is let in whatever is left.
+    pub promised: bool,
+}
+
+impl<'a> Wants<'a> {
+    /// What zeros over holes need.
+    pub fn of_zeros(ask: &'a PunchRequest, extents: &'a [Extent], bytes: u64) -> Wants<'a> {
+        Wants { object: ask.object, extents, bytes, writer: &ask.owner, file: ask.file.as_ref(), promised: false }
+    }
+}
+
+/// The owner that an object gets if it has none. What a client says whose credential maps or squashes ids is made the servers' here.
+pub(super) fn owner_rule(request: &Request, file: Option<&FileOwner>) -> OwnerRule {
+    let limits = request.export.limits().filter(|l| l.changes_ids());
+    let owner = file.map(|f| {
+        let (uid, gid) = limits.as_ref().map_or((f.uid, f.gid), |l| {
+            let (squash_uid, squash_gid) = l.squash_ids();
+            (l.uid_in(f.uid).unwrap_or(squash_uid), l.gid_in(f.gid).unwrap_or(squash_gid))
+        });
+        Owner { uid, gid, project: f.project }
+    });
+    owner.map_or(OwnerRule::Keep, OwnerRule::IfNone)
+}
+
+/// Whether root writes, at the servers too.
+fn is_root(request: &Request, writer: &IoOwner) -> bool {
+    let limits = request.export.limits().filter(|l| l.changes_ids());
+    writer.uid == 0 && limits.is_none_or(|l| !l.squashes_root() && l.uid_in(0) == Some(0))
+}
+
+impl Ost {
+    /// Those whom an object counts for, or will, and who are limited here.
+    async fn limited_of(&self, object: ObjectId, rule: OwnerRule) -> Result<Vec<Charged>, FsError> {
+        if self.quotas.is_off() {
+            return Ok(Vec::new());
+        }
+        let owner = rule.apply(self.store.attr(object).await?.owner);
+        let limited = self.quotas.limited.borrow();
+        Ok(owner.into_iter().flat_map(|o| o.charged()).filter(|who| limited.contains_key(who)).collect())
+    }
+
+    /// Lets bytes in.
+    ///
+    /// # Errors
+    /// `Quota` when somebody whom they count for may not have so many; `Overloaded` when nobody knows now.
+    pub(super) async fn charge(&self, request: &Request, wants: Wants<'_>) -> Result<Charge<'_>, FsError> {
+        let who = self.limited_of(wants.object, owner_rule(request, wants.file)).await?;
+        let exempt =
+            request.is_replay() || wants.promised || is_root(request, wants.writer) || types::planted!("quota-ignored");
+        let mut bytes = wants.bytes;
+        if !exempt && who.iter().any(|w| self.lacks(*w, bytes) > 0) {
+            // What is overwritten needs nothing.
+            for e in wants.extents {
+                let there = self.store.allocated(wants.object, blocks_of(*e)).await?;
+                bytes = bytes.saturating_sub(there * BLOCK_BYTES);
+            }
+            for w in &who {
+                self.find_room(*w, bytes).await?;
+            }
+        }
+        let mut limited = self.quotas.limited.borrow_mut();
+        for w in &who {
+            if let Some(l) = limited.get_mut(w) {
+                l.held += bytes;
+            }
+        }
+        drop(limited);
+        Ok(Charge { ost: self, who, bytes })
+    }
+
+    /// Bytes that are missing for `more`; 0 for those who are not limited.
+    fn lacks(&self, who: Charged, more: u64) -> u64 {
+        let limited = self.quotas.limited.borrow();
+        limited.get(&who).map_or(0, |l| (self.used(who) + l.held).saturating_add(more).saturating_sub(l.share))
+    }
+    fn used(&self, who: Charged) -> u64 {
+        self.store.usage(who) * BLOCK_BYTES
+    }
+
+    async fn find_room(&self, who: Charged, bytes: u64) -> Result<(), FsError> {
+        for _ in 0..TRIES_MAX {
+            if bytes == 0 || self.lacks(who, bytes) == 0 {
+                return Ok(());
+            }
+            match self.ask_for_share(who, bytes).await {
+                // Others may have come first, or the share was said anew meanwhile.
+                Some(true) => {}
+                Some(false) if self.lacks(who, bytes) == 0 => return Ok(()),
+                Some(false) => return Err(FsError::Quota),
+                None => self.rt.sleep(RETRY_PAUSE).await,
+            }
+        }
+        Err(FsError::Overloaded)
+    }
+
+    /// Asks the metadata server for a share that holds `more` bytes besides. `None`: it does not answer. Some(false): this is what there
+    /// is; true: it is worth looking again.
+    async fn ask_for_share(&self, who: Charged, more: u64) -> Option<bool> {
+        let (ask, version) = {
+            let mut limited = self.quotas.limited.borrow_mut();
+            let Some(l) = limited.get_mut(&who) else { return Some(true) };
+            if let Some(asking) = &l.asking {
+                let asking = asking.clone();
+                drop(limited);
+                asking.wait().await;
+                return Some(true);
+            }
+            l.asking = Some(Rc::default());
+            l.asked = self.rt.now();
+            let used = self.store.usage(who) * BLOCK_BYTES + l.held;
+            let told = self.quotas.next_told();
+            (AskQuotaCallback { kind: who.0, id: who.1, used, share: l.share, wanted: more, told }, l.version)
+        };
+        let _asking = Asking { ost: self, who };
+        let server = self.creators.latest().and_then(|c| self.exports.borrow().get(&c).cloned())?;
+        let body = server.callback(Op::OstAskQuota, &ask, ANSWER_MAX).await.ok()?;
+        let AskQuotaReply { share } = wire::decode(&body).ok()?;
+        let mut limited = self.quotas.limited.borrow_mut();
+        let Some(l) = limited.get_mut(&who).filter(|l| l.version == version) else { return Some(true) };
+        l.short = share < ask.used.saturating_add(more);
+        l.share = share;
+        drop(limited);
+        if share == UNLIMITED {
+            self.quotas.unlimit(who);
+        }
+        self.keep_share(who);
+        Some(false)
+    }
+
+    /// The store remembers a share as it is now, in the background: if a larger one is lost, it is asked for again.
+    fn keep_share(&self, who: Charged) {
+        let Some(me) = self.me.upgrade() else { return };
+        self.rt.spawn(async move {
+            let share = me.quotas.limited.borrow().get(&who).map(|l| l.share);
+            if let Err(e) = me.store.set_shares(vec![(who, share)]).await {
+                tracing::debug!(target = me.identity.target(), "a share is not remembered: {e}");
+            }
+        });
+    }
+
+    /// Of whom of an object's little is left (bits of [`wire::ost::WriteReply::tight`]). Asks for more ahead of need.
+    pub(super) fn tight(&self, owner: Option<Owner>) -> u8 {
+        if self.quotas.is_off() {
+            return 0;
+        }
+        let mut bits = 0;
+        for who in owner.into_iter().flat_map(|o| o.charged()) {
+            let limited = self.quotas.limited.borrow();
+            let Some(l) = limited.get(&who) else { continue };
+            let left = l.share.saturating_sub(self.used(who) + l.held);
+            if left < TIGHT_BYTES && (l.short || left == 0) {
+                bits |= who.0.bit();
+            }
+            let again = !l.short || self.rt.now().since(l.asked) >= ASK_AGAIN;
+            if left < AHEAD_BYTES
+                && again
+                && l.asking.is_none()
+                && let Some(me) = self.me.upgrade()
+            {
+                self.rt.spawn(async move {
+                    me.ask_for_share(who, AHEAD_BYTES).await;
+                });
+            }
+        }
+        bits
+    }
+
+    /// The metadata server says what the shares are, and asks what is used.
+    pub(super) async fn quota(&self, request: Request) {
+        let reply = match request.decode::<OstQuotaRequest>() {
+            Ok(ask) => self.do_quota(&ask).await,
+            Err(e) => Err(e),
+        };
+        answer(request, &reply);
+    }
+
+    async fn do_quota(&self, ask: &OstQuotaRequest) -> Result<OstQuotaReply, FsError> {
+        let mut kept = Vec::with_capacity(ask.set.len());
+        for s in &ask.set {
+            let who = (s.kind, s.id);
+            let used = self.used(who);
+            if s.share == UNLIMITED {
+                self.quotas.unlimit(who);
+                kept.push((who, None));
+                continue;
+            }
+            let mut limited = self.quotas.limited.borrow_mut();
+            let l = limited.entry(who).or_default();
+            // What is being written finds its place.
+            l.share = s.share.max(used + l.held);
+            l.version += 1;
+            kept.push((who, Some(l.share)));
+        }
+        // Another OST may be given what this one gives up.
+        if !kept.is_empty() && !types::planted!("share-not-kept") {
+            self.store.set_shares(kept).await?;
+        }
+        if ask.owned {
+            self.store.set_owned().await?;
+        }
+        let mut wanted: Vec<Charged> = ask.set.iter().map(|s| (s.kind, s.id)).collect();
+        wanted.extend(ask.ask.iter().map(|a| (a.kind, a.id)));
+        if ask.all {
+            wanted.extend(self.quotas.limited.borrow().keys());
+        }
+        let told = self.quotas.next_told();
+        let usages = wanted.into_iter().map(|who| self.usage_of(who)).collect();
+        Ok(OstQuotaReply { usages, owned: self.store.is_owned(), told })
+    }
+
+    /// What is said of an id; answers to questions of before count no more.
+    fn usage_of(&self, who: Charged) -> OstQuotaUsage {
+        let mut limited = self.quotas.limited.borrow_mut();
+        let known = limited.get_mut(&who);
+        let share = known.map_or(UNLIMITED, |l| {
+            l.version += 1;
+            l.share
+        });
+        OstQuotaUsage { kind: who.0, id: who.1, used: self.used(who), share }
+    }
+
+    /// The metadata server says whose objects are.
+    pub(super) async fn own(&self, request: Request) {
+        let reply = match request.decode::<OwnRequest>() {
+            Ok(ask) => self.do_own(&request, &ask).await.map(|transno| (transno, ())),
+            Err(e) => Err(e),
+        };
+        answer_change(request, &reply);
+    }
+
+    async fn do_own(&self, request: &Request, ask: &OwnRequest) -> Result<Transno, FsError> {
+        let mut last = request.header.transno;
+        for o in &ask.objects {
+            let owner = Owner { uid: o.uid, gid: o.gid, project: o.project };
+            let rule = if o.unless_owned { OwnerRule::IfNone(owner) } else { OwnerRule::Is(owner) };
+            let replay = request.is_replay().then_some(request.header.transno);
+            match self.store.update(o.object, Update { owner: rule, replay, ..Update::default() }).await {
+                Ok(applied) => last = applied.transno,
+                // It was removed meanwhile, or is lost.
+                Err(FsError::NotFound) => {}
+                Err(_) if o.object.0.oid <= self.store.lost_through() => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(last)
+    }
+}
+
+/// While it lives, others wait for the answer that it waits for.
+struct Asking<'a> {
+    ost: &'a Ost,
+    who: Charged,
+}
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let asking = self.ost.quotas.limited.borrow_mut().get_mut(&self.who).and_then(|l| l.asking.take());
+        if let Some(asking) = asking {
+            asking.notify();
+        }
+    }
+}

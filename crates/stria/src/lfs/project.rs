@@ -1,0 +1,135 @@
+//! `project`: which project files and directories count for.
+//!
+//! Syntax and lines are those of Lustre's `lfs` (interface facts only). Differs: what is made in a directory that has a project always
+//! gets it; so `-s` says nothing new.
+use std::ffi::OsString;
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use super::getopt::{Absent, Grammar};
+use crate::failure::{Failure, Outcome};
+
+const USAGE: &str =
+    "usage: project [-d | -r] PATH...               (list: of a directory what is in it, -d itself, -r all below)
+       project -p ID [-s] [-r] PATH...         (set; -r with all that lies below)
+       project -C [-r] PATH...                 (set to 0, none)
+  ID  1 to 4294967295
+  what is made in a directory gets the directory's project (-s, which is always so)";
+
+const CHECKS: Absent = Absent {
+    letters: "ck0",
+    names: &["check", "keep"],
+    why: "checks of projects and keeping flags are not there: 'project -r' lists what is below",
+};
+
+/// `project`.
+///
+/// # Errors
+/// What is wrong with the arguments, or with a path.
+pub fn project(arguments: &[OsString]) -> Outcome {
+    let verb = "project";
+    let long = &[("help", 'h')];
+    let parsed = Grammar { verb, short: "hdrsCp:", long, absent: &[CHECKS] }.read(arguments)?;
+    if parsed.has('h') {
+        say!("{USAGE}");
+        return Ok(());
+    }
+    let set = match parsed.value('p') {
+        Some(text) => {
+            let id = text.parse::<u32>().ok().filter(|id| *id > 0);
+            let why = || {
+                Failure::usage(format!(
+                    "{verb}: '{text}' is no project: write a number from 1 to 4294967295; -C sets none"
+                ))
+            };
+            Some(id.ok_or_else(why)?)
+        }
+        None => parsed.has('C').then_some(0),
+    };
+    if parsed.operands.is_empty() || parsed.has('C') && parsed.has('p') || parsed.has('s') && set.is_none() {
+        return Err(Failure::usage(format!("{verb}: name a path, and with -s a project (-p)\n{USAGE}")));
+    }
+    for path in parsed.operands.iter().map(Path::new) {
+        let meta = std::fs::symlink_metadata(path).map_err(|e| Failure::io("looking at", path, &e))?;
+        if !super::xattr::is_ours(&meta) {
+            return Err(super::xattr::not_ours(path));
+        }
+        let lists_itself = parsed.has('d') || !meta.is_dir();
+        match set {
+            Some(id) => walk(path, meta.dev(), parsed.has('r'), &mut |path| change(path, id))?,
+            None if lists_itself => show(path)?,
+            None => below(path, meta.dev(), parsed.has('r'), &mut |path| show(path))?,
+        }
+    }
+    Ok(())
+}
+
+/// A path, and with `deep` all that is below on the same file system. What is neither file nor directory has no descriptor to ask by.
+fn walk(path: &Path, dev: u64, deep: bool, each: &mut dyn FnMut(&Path) -> Outcome) -> Outcome {
+    let meta = std::fs::symlink_metadata(path).map_err(|e| Failure::io("looking at", path, &e))?;
+    if meta.dev() != dev || !(meta.is_dir() || meta.is_file()) {
+        return Ok(());
+    }
+    each(path)?;
+    if deep && meta.is_dir() { below(path, dev, true, each) } else { Ok(()) }
+}
+
+fn below(path: &Path, dev: u64, deep: bool, each: &mut dyn FnMut(&Path) -> Outcome) -> Outcome {
+    let failed = |e: &std::io::Error| Failure::io("reading", path, e);
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(path).map_err(|e| failed(&e))? {
+        names.push(entry.map_err(|e| failed(&e))?.path());
+    }
+    names.sort();
+    names.iter().try_for_each(|name| walk(name, dev, deep, each))
+}
+
+fn open(path: &Path) -> Result<File, Failure> {
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(|e| Failure::io("opening", path, &e))
+}
+
+fn call(path: &Path, number: u32, bytes: &mut [u8], what: &str) -> Outcome {
+    let file = open(path)?;
+    // SAFETY: the argument has the size that the number says, and outlives the call.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), libc::c_ulong::from(number), bytes.as_mut_ptr()) };
+    if done == 0 { Ok(()) } else { Err(Failure::io(what, path, &std::io::Error::last_os_error())) }
+}
+
+fn change(path: &Path, id: u32) -> Outcome {
+    call(path, mount::project::SET, &mut mount::project::argument(0, id), "setting the project of")
+}
+
+fn show(path: &Path) -> Outcome {
+    let mut bytes = mount::project::argument(0, 0);
+    call(path, mount::project::GET, &mut bytes, "asking for the project of")?;
+    let (flags, id) = mount::project::read(&bytes).unwrap_or_default();
+    say!("{id:>5} {} {}", if flags != 0 { 'P' } else { '-' }, path.display());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_arguments_are_refused_before_anything_is_changed() {
+        for (given, why) in [
+            (&["-p", "x", "/"][..], "'x' is no project"),
+            (&["-p", "0", "/"], "'0' is no project"),
+            (&["-p", "-1", "/"], "'-1' is no project"),
+            (&["-p", "4294967296", "/"], "'4294967296' is no project"),
+            (&["-p", "1"], "name a path"),
+            (&["-s", "/"], "with -s a project"),
+            (&["-c", "/"], "checks of projects"),
+            (&["/"], "not on a Stria mount"),
+            (&["-p", "1", "/no such file"], "/no such file"),
+        ] {
+            let words: Vec<OsString> = given.iter().map(OsString::from).collect();
+            let said = project(&words).unwrap_err().to_string();
+            assert!(said.contains(why), "{given:?}: {said}");
+        }
+    }
+}
