@@ -134,6 +134,13 @@ fn row<T: Decode>(key: &[u8], value: &[u8]) -> Result<T, StartError> {
     wire::decode(value).map_err(|_| StartError::Damaged { key: crate::kv::show_key(key) })
 }
 
+async fn row_or_default<T: Decode + Default>(s: &dyn KvSnapshot, key: &[u8]) -> Result<T, StartError> {
+    match get(s, key).await? {
+        Some(v) => row(key, &v),
+        None => Ok(T::default()),
+    }
+}
+
 /// Reads and checks the superblock.
 ///
 /// # Errors
@@ -157,26 +164,17 @@ impl Mds {
     /// # Errors
     /// Why the store cannot be used.
     pub async fn start(rt: Rt, config: MdsConfig, kv: Rc<dyn MetaKv>) -> Result<Rc<Mds>, StartError> {
-        let mut snapshot = kv.snapshot().await?;
+        let snapshot = kv.snapshot().await?;
         let superblock = read_superblock(&*snapshot).await?;
         let found = (superblock.cluster, superblock.uuid);
         if let Some(wanted) = config.store.filter(|w| *w != found) {
             return Err(StartError::Foreign { found, wanted });
         }
-        if superblock.version < COUNTS_SINCE {
-            count_inodes(&*kv, &*snapshot).await?;
-            snapshot = kv.snapshot().await?;
-        }
-        let mut counters: Counters = match get(&*snapshot, keys::COUNTERS).await? {
-            Some(v) => row(keys::COUNTERS, &v)?,
-            None => Counters::default(),
-        };
+        let snapshot = counted(&*kv, snapshot, &superblock).await?;
+        let mut counters: Counters = row_or_default(&*snapshot, keys::COUNTERS).await?;
         let shared = if config.commit_on_sharing { Some(&mut counters) } else { None };
         let (boot, doubtful_before) = begin_boot(&*kv, &*snapshot, &superblock, shared).await?;
-        let map: ClusterMap = match get(&*snapshot, keys::CLUSTER_MAP).await? {
-            Some(v) => row(keys::CLUSTER_MAP, &v)?,
-            None => ClusterMap::default(),
-        };
+        let map: ClusterMap = row_or_default(&*snapshot, keys::CLUSTER_MAP).await?;
         let mut pools = Pools::new(config.alloc.clone(), rt.rng("mds allocator"));
         pools.allocator().set_policy(&config.alloc_policy).map_err(|e| StartError::Setting(e.to_string()))?;
         read_pools(&*snapshot, &map, &mut pools).await?;
@@ -315,10 +313,7 @@ async fn begin_boot(
         counters.sharing = boot;
         batch.changes.insert(keys::plain(keys::COUNTERS), Some(wire::encode(counters)));
     }
-    let mut horizon: HorizonRow = match get(snapshot, keys::HORIZON).await? {
-        Some(v) => row(keys::HORIZON, &v)?,
-        None => HorizonRow::default(),
-    };
+    let mut horizon: HorizonRow = row_or_default(snapshot, keys::HORIZON).await?;
     if horizon.doubting {
         // The last boot ended before the sizes of a client that was gone were marked.
         horizon = HorizonRow { before: boot << 40, doubting: false };
@@ -338,6 +333,19 @@ async fn begin_boot(
 pub(crate) const COUNTS_SINCE: u32 = 4;
 /// Counts that are written in one batch.
 const COUNTS_MAX: usize = 4096;
+
+/// The store with such counts.
+async fn counted(
+    kv: &dyn MetaKv,
+    snapshot: Rc<dyn KvSnapshot>,
+    superblock: &Superblock,
+) -> Result<Rc<dyn KvSnapshot>, StartError> {
+    if superblock.version >= COUNTS_SINCE {
+        return Ok(snapshot);
+    }
+    count_inodes(kv, &*snapshot).await?;
+    Ok(kv.snapshot().await?)
+}
 
 /// Counts the inodes of a store that has no such counts, or those of an earlier try.
 async fn count_inodes(kv: &dyn MetaKv, snapshot: &dyn KvSnapshot) -> Result<(), StartError> {

@@ -194,6 +194,30 @@ fn put_or_remove(
     Ok(())
 }
 
+/// What an operation changes of what is known of quotas.
+fn about_quotas(txn: &redb::WriteTransaction, op: &DbOp) -> DbResult<()> {
+    match op {
+        DbOp::Usage(who, blocks) => put_or_remove(txn, USAGE, *who, Some(*blocks).filter(|b| *b > 0)),
+        DbOp::Share(who, bytes) => put_or_remove(txn, SHARES, *who, *bytes),
+        DbOp::Owned => {
+            txn.open_table(STATE)?.insert(OWNED, 1)?;
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Answers to requests.
+fn answers(txn: &redb::WriteTransaction) -> DbResult<Vec<ReplyRecord>> {
+    let mut answers = Vec::new();
+    for row in txn.open_table(ANSWERS)?.iter()? {
+        let (k, v) = row?;
+        let answer = answer_from_bytes(k.value(), v.value());
+        answers.push(answer.map_err(|e| DbError::Record(format!("an answer of client {:02x?}", k.value()), e))?);
+    }
+    Ok(answers)
+}
+
 /// Why the database could not do it.
 #[derive(Debug)]
 pub(crate) enum DbError {
@@ -498,9 +522,7 @@ impl Db {
                     }
                     DbOp::Promise(id, promise) => set_promise(&txn, *id, promise.as_ref())?,
                     DbOp::Revoked(id, expires) => set_revoked(&txn, *id, *expires)?,
-                    DbOp::Usage(who, blocks) => put_or_remove(&txn, USAGE, *who, Some(*blocks).filter(|b| *b > 0))?,
-                    DbOp::Share(who, bytes) => put_or_remove(&txn, SHARES, *who, *bytes)?,
-                    DbOp::Owned => drop(txn.open_table(STATE)?.insert(OWNED, 1)?),
+                    DbOp::Usage(..) | DbOp::Share(..) | DbOp::Owned => about_quotas(&txn, op)?,
                 }
             }
             txn.open_table(STATE)?.insert("transno", transno.0)?;

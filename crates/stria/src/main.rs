@@ -146,20 +146,26 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::GetParam(a) => parameters::get(&a.arguments)?,
         Verb::SetParam(a) => parameters::set(&a.arguments)?,
         Verb::ListParam(a) => parameters::list(&a.arguments)?,
-        Verb::Sim(cli::Sim { verb: cli::SimVerb::Simulator(verb) }) => {
-            let ended =
-                matches!(verb, sim::cli::Verb::Torture(_) | sim::cli::Verb::Sequences(_)).then(kernels::end_at_signal);
-            let code = sim::cli::main(sim::cli::Arguments { verb });
-            return Ok(ended.and_then(|e| e.code()).unwrap_or(code));
-        }
-        Verb::Sim(cli::Sim { verb: cli::SimVerb::Kernels(a) }) => {
-            let ended = kernels::end_at_signal();
-            kernels::kernels(&a)?;
-            return Ok(ended.code().unwrap_or(ExitCode::SUCCESS));
-        }
+        Verb::Sim(a) => return simulate(a.verb),
         Verb::Report(a) => return Ok(sim::cli::main(sim::cli::Arguments { verb: sim::cli::Verb::Report(a) })),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn simulate(verb: cli::SimVerb) -> Result<ExitCode, Failure> {
+    match verb {
+        cli::SimVerb::Simulator(verb) => {
+            let ended =
+                matches!(verb, sim::cli::Verb::Torture(_) | sim::cli::Verb::Sequences(_)).then(kernels::end_at_signal);
+            let code = sim::cli::main(sim::cli::Arguments { verb });
+            Ok(ended.and_then(|e| e.code()).unwrap_or(code))
+        }
+        cli::SimVerb::Kernels(a) => {
+            let ended = kernels::end_at_signal();
+            kernels::kernels(&a)?;
+            Ok(ended.code().unwrap_or(ExitCode::SUCCESS))
+        }
+    }
 }
 
 fn man(a: &cli::Man) -> Outcome {

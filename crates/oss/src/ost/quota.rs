@@ -205,15 +205,14 @@ impl Ost {
     /// Asks the metadata server for a share that holds `more` bytes besides. `None`: it does not answer. Some(false): this is what there
     /// is; true: it is worth looking again.
     async fn ask_for_share(&self, who: Charged, more: u64) -> Option<bool> {
+        let asking = self.quotas.limited.borrow().get(&who).and_then(|l| l.asking.clone());
+        if let Some(asking) = asking {
+            asking.wait().await;
+            return Some(true);
+        }
         let (ask, version) = {
             let mut limited = self.quotas.limited.borrow_mut();
             let Some(l) = limited.get_mut(&who) else { return Some(true) };
-            if let Some(asking) = &l.asking {
-                let asking = asking.clone();
-                drop(limited);
-                asking.wait().await;
-                return Some(true);
-            }
             l.asking = Some(Rc::default());
             l.asked = self.rt.now();
             let used = self.store.usage(who) * BLOCK_BYTES + l.held;

@@ -162,7 +162,8 @@ impl Ost {
             bytes: plan.bytes(),
             writer: &ask.owner,
             file: ask.file.as_ref(),
-            promised: plan.bytes() <= granted,
+            // Also what a server of before had promised.
+            promised: ask.grant_used > 0,
         };
         let charge = self.charge(request, charge).await?;
         let hull = extents[0].hull(&extents[extents.len() - 1]);

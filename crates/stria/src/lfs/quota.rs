@@ -101,7 +101,7 @@ fn kind_alone(verb: &str, parsed: &Parsed) -> Result<QuotaKind, Failure> {
 pub fn quota(arguments: &[OsString]) -> Outcome {
     let verb = "quota";
     let long = &[("help", 'H'), ("verbose", 'v'), ("quiet", 'q'), ("human-readable", 'h'), ("grace", 't')];
-    let of_kinds = arguments.iter().any(|a| is_grace(a));
+    let of_kinds = arguments.iter().any(is_grace);
     let short = if of_kinds { "qhvtugp" } else { "qhvtu:g:p:" };
     let parsed = Grammar { verb, short, long, absent: &[DEFAULTS] }.read(arguments)?;
     if parsed.has('H') {
@@ -319,7 +319,7 @@ pub fn setquota(arguments: &[OsString]) -> Outcome {
         ("inode-grace", 'i'),
         ("grace", 't'),
     ];
-    let of_kinds = arguments.iter().any(|a| is_grace(a));
+    let of_kinds = arguments.iter().any(is_grace);
     let short = if of_kinds { "htugpb:i:" } else { "htu:g:p:b:B:i:I:" };
     let parsed = Grammar { verb, short, long, absent: &[DEFAULTS] }.read(arguments)?;
     if parsed.has('h') || parsed.has('H') {
