@@ -69,6 +69,18 @@ fn origins(txn: &redb::WriteTransaction) -> DbResult<Vec<(ClientId, Origin)>> {
     Ok(all)
 }
 
+/// The promises of cuts that are remembered.
+fn promises(txn: &redb::WriteTransaction) -> DbResult<Vec<(ObjectId, Promise)>> {
+    let mut promises = Vec::new();
+    for row in txn.open_table(PROMISES)?.iter()? {
+        let (k, v) = row?;
+        let object = object_of_key(k.value());
+        let promise = promise_from_bytes(object, v.value());
+        promises.push((object, promise.map_err(|e| record_error(object, "the promise to cut it,", e))?));
+    }
+    Ok(promises)
+}
+
 /// Answers that are remembered of clients' requests.
 fn answers(txn: &redb::WriteTransaction) -> DbResult<Vec<ReplyRecord>> {
     let mut all = Vec::new();
@@ -205,17 +217,6 @@ fn about_quotas(txn: &redb::WriteTransaction, op: &DbOp) -> DbResult<()> {
         }
         _ => Ok(()),
     }
-}
-
-/// Answers to requests.
-fn answers(txn: &redb::WriteTransaction) -> DbResult<Vec<ReplyRecord>> {
-    let mut answers = Vec::new();
-    for row in txn.open_table(ANSWERS)?.iter()? {
-        let (k, v) = row?;
-        let answer = answer_from_bytes(k.value(), v.value());
-        answers.push(answer.map_err(|e| DbError::Record(format!("an answer of client {:02x?}", k.value()), e))?);
-    }
-    Ok(answers)
 }
 
 /// Why the database could not do it.
@@ -386,13 +387,7 @@ impl Db {
                 Err(e) => tracing::error!(%object, "what was advised of it is forgotten: {e}"),
             }
         }
-        let mut promises = Vec::new();
-        for row in txn.open_table(PROMISES)?.iter()? {
-            let (k, v) = row?;
-            let object = object_of_key(k.value());
-            let promise = promise_from_bytes(object, v.value());
-            promises.push((object, promise.map_err(|e| record_error(object, "the promise to cut it,", e))?));
-        }
+        let promises = promises(&txn)?;
         let revoked = revoked(&txn)?;
         for row in txn.open_table(EXTENTS)?.iter()? {
             let (k, v) = row?;

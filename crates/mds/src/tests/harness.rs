@@ -19,6 +19,9 @@ use crate::mds::{Caller, Mds};
 use crate::mkfs::{MkfsOptions, format};
 use crate::osts::OstPort;
 
+/// Bytes that an id has on an OST, and its share there.
+type TestQuotas = std::collections::BTreeMap<(OstIndex, QuotaKind, u32), (u64, u64)>;
+
 /// What the OSTs of a test have been asked.
 #[derive(Default)]
 pub struct FakeOsts {
@@ -29,7 +32,7 @@ pub struct FakeOsts {
     /// What they were told of owners, in order.
     pub owned: RefCell<Vec<Ownership>>,
     /// Bytes that each has on each OST, and its share there.
-    pub quotas: RefCell<std::collections::BTreeMap<(OstIndex, QuotaKind, u32), (u64, u64)>>,
+    pub quotas: RefCell<TestQuotas>,
     pub told: std::cell::Cell<u64>,
     /// They are of before there were owners.
     pub unowned: std::cell::Cell<bool>,

@@ -16,8 +16,6 @@ pub struct Ask {
     pub uid: u32,
     /// Whether the asker may change things.
     pub privileged: bool,
-    /// The user who asks.
-    pub uid: u32,
     /// Where the answer goes; a lost asker is no error.
     pub answer: Sender<Value>,
 }
