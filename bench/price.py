@@ -36,9 +36,6 @@ class Bed:
         self.at = place / "m"
         self.at.mkdir(parents=True)
         self.start()
-        # The null file system has one directory.
-        self.files = self.at if name == "null" else self.at / "d"
-        self.files.mkdir(exist_ok=True)
 
     def start(self):
         if self.name == "null":
@@ -151,14 +148,14 @@ def places(bed, size, count):
 
 def files(bed, count, flags, act):
     for i in range(count):
-        fd = os.open(f"{bed.files}/f{i}", flags, 0o644)
+        fd = os.open(f"{bed.at}/f{i}", flags, 0o644)
         act(fd)
         os.close(fd)
 
 
 def each(bed, count, act):
     for i in range(count):
-        act(f"{bed.files}/f{i}")
+        act(f"{bed.at}/f{i}")
 
 
 def sample(bed, rows, a):
@@ -184,7 +181,6 @@ def sample(bed, rows, a):
     each(bed, a.files, os.unlink)
     if bed.name != "null":
         os.unlink(bed.at / "big")
-        os.rmdir(bed.files)
 
 
 def table(rows, idle):
