@@ -145,13 +145,32 @@ impl Client {
         let root = Cred { caps: 3, ..Cred::default() };
         let request = SetattrRequest { valid: SetBits::MTIME_NOW, ..SetattrRequest::default() };
         let (me, inode) = (self.clone(), inode.clone());
-        let set: LocalFuture<Result<(), FsError>> = Box::pin(async move {
-            me.setattr(&root, &inode, request, None).await?;
-            // Where it still is, the server's clock is.
+        let set: LocalFuture<Result<bool, FsError>> = Box::pin(async move {
+            let set = match me.setattr(&root, &inode, request, None).await {
+                // This client's root is not the servers': the time stays.
+                Err(FsError::NotPermitted | FsError::Access) => Ok(false),
+                set => set.map(|()| true),
+            };
+            // Where it still is, the server's clock is, too.
             inode.ahead_by_clock.set(Some(inode.attr().mtime));
-            Ok(())
+            set
         });
-        set.await.map(|()| true)
+        set.await
+    }
+
+    /// Takes the capability of a file away that `by` writes: as root, or, where this client's root is not the servers', as `by`.
+    ///
+    /// # Errors
+    /// `NoData`: it has none; what the server answers.
+    async fn remove_capability(self: &Rc<Self>, by: &Cred, inode: &Rc<Inode>) -> Result<(), FsError> {
+        let root = Cred { caps: 3, ..Cred::default() };
+        match self.setxattr(&root, inode.fid, CAPABILITY, None, 0, false).await {
+            Err(FsError::NotPermitted | FsError::Access) => {
+                self.getxattr(by, inode.fid, CAPABILITY).await?;
+                self.setxattr(by, inode.fid, CAPABILITY, None, 0, false).await
+            }
+            done => done,
+        }
     }
 
     /// The file's bytes are about to change by the hand of `by`, who need not be who opened it: capabilities go, and with `ids` (`by`
@@ -181,8 +200,7 @@ impl Client {
         gone |= self.leave_future(inode).await?;
         if may_have_capability(inode) {
             let looked_at = inode.attr().ctime;
-            let root = Cred { caps: 3, ..Cred::default() };
-            match self.setxattr(&root, inode.fid, CAPABILITY, None, 0, false).await {
+            match self.remove_capability(by, inode).await {
                 Ok(()) => gone = true,
                 Err(FsError::NoData) => inode.without_capability.set(Some(looked_at)),
                 Err(e) => return Err(e),

@@ -317,3 +317,38 @@ fn limits_hold_for_what_is_replayed_and_after_it_when_servers_were_restarted() {
         });
     }
 }
+
+#[test]
+fn who_writes_takes_a_capability_away_and_is_not_refused_where_the_clients_root_is_squashed() {
+    let world = World::new(3, 1, OstConfig::default());
+    let (all, _) = world.client(|_| {});
+    let flags = CredentialFlags::SQUASH_ROOT;
+    let squash = Credential { flags, squash_uid: 65_534, squash_gid: 65_534, ..Credential::default() };
+    let key = issue(&world, 4, squash);
+    let (limited, _) = world.client(|c| c.key = key);
+    world.run(LIMIT, async {
+        const CAPABILITY: &[u8] = b"security.capability";
+        for (name, has) in [("with", true), ("without", false)] {
+            let fid = make(&all, Fid::ROOT, name, b"a program").await;
+            let opened = all.open(&root(), fid, 0).await.unwrap();
+            let ahead = WallTime(all.rt().wall().0 + 3_600_000_000_000);
+            let valid = SetBits::MODE | SetBits::MTIME;
+            let set = SetattrRequest { valid, mode: 0o666, mtime: ahead, ..SetattrRequest::default() };
+            all.setattr(&root(), opened.inode(), set, None).await.unwrap();
+            all.setxattr(&root(), fid, b"user.other", Some(b"x"), 0, false).await.unwrap();
+            if has {
+                all.setxattr(&root(), fid, CAPABILITY, Some(&[1; 20]), 0, false).await.unwrap();
+            }
+            all.release(&opened).await.unwrap();
+            let user = Cred { uid: 1000, gid: 1000, ..Cred::default() };
+            let file = limited.open(&user, fid, O_RDWR).await.unwrap();
+            assert!(limited.has_privileges(&file, true), "{name}");
+            limited.drop_privileges(&file, &user, true).await.unwrap();
+            limited.data().write(&file, 0, b"A PROGRAM").await.unwrap();
+            limited.data().fsync(&file, false).await.unwrap();
+            assert_eq!(all.getxattr(&root(), fid, CAPABILITY).await, Err(FsError::NoData), "{name}");
+            assert_eq!(read_all(&all, &open(&all, name, 0).await, MIB).await, b"A PROGRAM");
+            limited.release(&file).await.unwrap();
+        }
+    });
+}

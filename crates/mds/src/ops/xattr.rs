@@ -193,7 +193,13 @@ impl Tx<'_> {
             Space::Advice => self.set_advice(q, inode).map(|()| Vec::new()),
             Space::Acl => self.set_acl(q, inode).map(|()| Vec::new()),
             Space::User | Space::Trusted | Space::Security => {
-                self.may_set(&q.cred, inode, space, &q.name)?;
+                let is_gone = q.value.is_none() && q.name[..] == *b"security.capability";
+                if is_gone && !is_privileged(&q.cred) {
+                    // Whoever writes takes it away. Of programs that ask for it their kernel wants more.
+                    self.may(&q.cred, inode, MAY_WRITE)?;
+                } else {
+                    self.may_set(&q.cred, inode, space, &q.name)?;
+                }
                 self.set_plain(q, inode).map(|()| Vec::new())
             }
         }

@@ -459,7 +459,8 @@ mod tests {
         assert_eq!(lines[0].join(" "), "Disk quotas for prj 7 (pid 7):");
         assert_eq!(lines[1].join(" "), "Filesystem kbytes bquota blimit bgrace files iquota ilimit igrace");
         assert_eq!(lines[2].join(" "), "/m 1028* 1024 2048 1m 10* 0 10 -");
-        assert_eq!(lines[3].join(" ") + " " + &lines[4].join(" "), "fs-MDT0000_UUID - - - - 10 - - -", "{table}");
+        assert_eq!(lines[3].join(" "), "fs-MDT0000_UUID - - - - 10 - - -", "{table}");
+        assert_eq!(lines[4].join(" "), "fs-OST0000_UUID 1024 - 1024 - - - - -", "{table}");
         assert!(table.contains("fs-OST0001 does not answer") && table.contains("does not know yet"), "{table}");
     }
 }
