@@ -175,6 +175,8 @@ impl Copying<'_> {
             txn.delete_table(ANSWERS).map_err(failed)?;
         }
         txn.open_table(SESSIONS).map_err(failed)?;
+        // Counts are not saved: the next opening counts anew.
+        txn.open_table(STATE).map_err(failed)?.remove(COUNTED).map_err(failed)?;
         settle_sequences(&txn, IDS_SKIPPED).map_err(io::Error::other)?;
         txn.commit().map_err(failed)?;
         Ok(sum)

@@ -30,6 +30,12 @@ fn an_encrypted_mount_and_one_that_is_not_are_coherent_and_servers_may_die_below
     }
     let mut cluster = Cluster::new(2);
     let (plain, encrypted) = (cluster.mount("plain", &[]), cluster.mount("encrypted", &TLS));
+    // OSTs join when their servers have said that they are ready.
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while [&plain, &encrypted].iter().any(|m| security(m).len() < 3) {
+        assert!(std::time::Instant::now() < until, "an OST does not join");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
     good(&["setstripe", "-c", "2", text(&plain.join("a"))]);
     let bytes: Vec<u8> = (0..9_000_000_u32).map(|i| ((i * 7) >> 3) as u8).collect();
     for (from, to) in [(&plain, &encrypted), (&encrypted, &plain)] {

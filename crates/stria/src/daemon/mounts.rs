@@ -400,11 +400,11 @@ pub fn mount(arguments: &cli::Mount) -> Outcome {
     };
     let fsname = dir.as_ref().map_or("stria", |d| d.fsname.as_str());
     let mut spec = settings::mount(&config, &arguments.options, fsname)?;
+    let at = check(&arguments.mount, &spec)?;
     let key = keys::find(&config, dir.as_ref())?;
     // Programs hear it from their kernel; the servers refuse changes in any case, times of access, too.
     let reads_only = key.limits().is_some_and(|l| l.is_read_only());
     spec.options.read_only |= reads_only;
-    let at = check(&arguments.mount, &spec)?;
     block_signals();
     let events = Rc::new(Events::default());
     events.watch_signals();
