@@ -80,6 +80,8 @@ pub(crate) fn about(op: Op) -> Option<About> {
         | Op::OstShrinkGrant
         | Op::OstPrecreate
         | Op::OstDestroy
+        | Op::OstQuota
+        | Op::OstOwn
         | Op::Revoked => About::Nothing,
         _ => return None,
     })

@@ -139,9 +139,10 @@ impl Node {
         let may = match &self.acl {
             _ if by.is_root() => true,
             _ if by.uid == self.uid => bits(6),
-            Some(acl) => acl.permits(by, self.gid, want),
-            None if by.is_in(self.gid) => bits(3),
-            None => bits(0),
+            // As Linux has it: where the mask gives nothing away, named users and groups are nobody in particular.
+            Some(acl) if self.mode & 0o70 != 0 => acl.permits(by, self.gid, want),
+            _ if by.is_in(self.gid) => bits(3),
+            _ => bits(0),
         };
         if may { Ok(()) } else { Err(FsError::Access) }
     }
@@ -229,6 +230,8 @@ mod tests {
         node.set_acl(Some(Acl { owner: 4, users, group: 7, groups: BTreeMap::new(), mask: 6, other: 1 }));
         assert_eq!(node.mode, 0o461);
         assert_eq!([&a, &b, &c].map(|u| node.must_permit(u, 2).is_ok()), [false, true, true]);
+        node.set_mode(0o604);
+        assert_eq!([&a, &b, &c].map(|u| node.must_permit(u, 4).is_ok()), [true, false, true], "no mask: no names");
         node.set_mode(0o600);
         assert_eq!([&a, &b, &c].map(|u| node.must_permit(u, 2).is_ok()), [true, false, false]);
         assert_eq!(Acl::decode(&node.acl.as_ref().unwrap().encode()), node.acl);
