@@ -155,13 +155,16 @@ fn set_quiet(txn: &redb::WriteTransaction, client: ClientId, row: Option<&[u8]>)
 /// Blocks of everybody: those that are kept, or, when another program had the store since they were, those of the objects that there
 /// are. From now on they are kept as of opening `boot`.
 fn usages(txn: &redb::WriteTransaction, boot: u64) -> DbResult<Usages> {
-    let mut state = txn.open_table(STATE)?;
-    let counted = state.get(COUNTED)?.map(|v| v.value());
-    state.insert(COUNTED, boot)?;
-    let mut table = txn.open_table(USAGE)?;
+    // One table at a time: the engine cannot close another one where opening one fails for a damaged page.
+    let counted = {
+        let mut state = txn.open_table(STATE)?;
+        let counted = state.get(COUNTED)?.map(|v| v.value());
+        state.insert(COUNTED, boot)?;
+        counted
+    };
     if counted == Some(boot - 1) {
         let mut rows = Vec::new();
-        for row in table.iter()? {
+        for row in txn.open_table(USAGE)?.iter()? {
             let (key, blocks) = row?;
             rows.extend(charged_of_key(key.value()).map(|who| (who, blocks.value())));
         }
@@ -175,6 +178,7 @@ fn usages(txn: &redb::WriteTransaction, boot: u64) -> DbResult<Usages> {
         attrs.extend(attr.ok().filter(|a| a.owner.is_some() && a.blocks > 0));
     }
     let counts = Usages::of_objects(&attrs);
+    let mut table = txn.open_table(USAGE)?;
     table.retain(|_, _| false)?;
     for (who, blocks) in counts.iter() {
         table.insert(charged_key(who), blocks)?;
