@@ -1,12 +1,13 @@
 //! Quotas at the metadata server: what is counted when, who is refused, what OSTs are told.
 use types::{Fid, FsError, OstIndex, Rng};
 use wire::Op;
+use wire::connect::{ConfigReply, MapChange, MapChangeReply, MapChangeRequest, OstEntry, RegisterRequest};
 use wire::mdt::{Cred, SetBits};
 use wire::quota::{
     AskQuotaCallback, AskQuotaReply, OstUsage, QuotaBits, QuotaKind, QuotaLimits, SetQuotaRequest, UNLIMITED,
 };
 
-use super::harness::{Fs, user};
+use super::harness::{Fs, entry, user};
 use super::model::findings;
 use crate::keys;
 use crate::kv::FailPoint;
@@ -359,4 +360,33 @@ fn an_ost_of_before_owners_learns_whose_all_its_objects_are() {
     assert!(owned.len() >= 5 && owned.iter().all(|o| (o.uid, o.unless_owned) == (5, true)), "{owned:?}");
     let counting = |o: &OstUsage| o.counting;
     assert!(!fs.quota(USER, 5).osts.iter().any(counting));
+}
+
+#[test]
+fn a_store_in_the_place_of_a_lost_one_is_told_of_limits_and_what_the_lost_one_had_counts_no_more() {
+    let (fs, _) = open_to_all();
+    let limits = QuotaLimits { block_hard: 100 * MIB, ..QuotaLimits::default() };
+    assert_eq!(fs.set_quota(USER, 5, QuotaBits::BLOCK_HARD, limits).errno, 0);
+    let there = (OstIndex(1), USER, 5);
+    fs.osts.quotas.borrow_mut().insert(there, (10 * MIB, 20 * MIB));
+    // It was opened often, so that what it says has high numbers.
+    fs.osts.told.set(1 << 40);
+    fs.pass(20);
+    let known = |fs: &Fs| fs.mds.quotas.account((USER, 5)).shares.of(OstIndex(1));
+    assert_eq!(known(&fs).map(|s| (s.used, s.share)), Some((10 * MIB, 20 * MIB)));
+    *fs.osts.down.borrow_mut() = true;
+    let (what, osts) = (MapChange::ReplaceOst, vec![OstIndex(1)]);
+    let q = MapChangeRequest { id: 1, what, osts, uuid: 900, ..MapChangeRequest::default() };
+    let reply: MapChangeReply = fs.call(Op::MapChange, &q).unwrap();
+    assert_eq!(reply.errno, 0);
+    assert_eq!(known(&fs), None, "it is lost");
+    fs.osts.quotas.borrow_mut().remove(&there);
+    fs.osts.last.borrow_mut().remove(&OstIndex(1));
+    fs.osts.told.set(0);
+    *fs.osts.down.borrow_mut() = false;
+    let entry = OstEntry { uuid: 900, nid: "local:y".into(), ..entry(1) };
+    let _: ConfigReply = fs.call(Op::Register, &RegisterRequest { entry, cluster: 77 }).unwrap();
+    fs.pass(5);
+    assert_eq!(fs.osts.quotas.borrow().get(&there), Some(&(0, 0)), "the new one has a share, and asks for more");
+    assert_eq!(known(&fs).map(|s| (s.used, s.share)), Some((0, 0)));
 }
