@@ -292,7 +292,11 @@ fn a_replacement_that_was_interrupted_is_given_again_and_a_stopped_cluster_gets_
     let before = fs::read(up.store("cluster.toml")).unwrap();
     let said = good(&["ost", "replace", "1", "--dir", &dir]);
     assert!(said.contains("from the next start on"), "{said}");
-    // Killed before the new store was written down, and then given again while the cluster runs.
+    // Killed before the new store was written down, and then given again.
+    fs::write(up.store("cluster.toml"), &before).unwrap();
+    good(&["ost", "replace", "1", "--dir", &dir]);
+    assert_ne!(fs::read(up.store("cluster.toml")).unwrap(), before);
+    // The same, and the cluster runs meanwhile.
     fs::write(up.store("cluster.toml"), &before).unwrap();
     let said = up.start(&[]);
     assert!(said.contains("an old disk?"), "{said}");

@@ -310,9 +310,18 @@ impl ClusterDir {
     /// # Errors
     /// The OST's store is in its place; something else is; the metadata store is in use or cannot be written.
     pub async fn replace_ost(&mut self, rt: &Rt, index: u16, config: &Config) -> Result<u32, Failure> {
-        self.may_replace(rt, index, config).await?;
         self.check_mdt()?;
         let kv = self.open_mdt(rt)?;
+        if let Some(there) = self.made_replacement(rt, index).await {
+            let known = mds::replace::stores(&kv).await.map_err(|e| self.mdt_failed(&e))?;
+            if known.osts.contains(&(OstIndex(index), there)) {
+                // Made, but not written down when an earlier try ended.
+                self.register(vec![(format!("ost{index}"), there)])?;
+                let lost = mds::replace::last_object(&kv, OstIndex(index)).await;
+                return lost.map_err(|e| self.mdt_failed(&e));
+            }
+        }
+        self.may_replace(rt, index, config).await?;
         let lost = mds::replace::last_object(&kv, OstIndex(index)).await.map_err(|e| self.mdt_failed(&e))?;
         let uuid = rt.random();
         // The map first: a store that the map does not know yet would be refused, one that it waits for is made by the
