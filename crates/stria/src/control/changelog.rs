@@ -9,8 +9,7 @@ use wire::changelog::{
 };
 
 use super::look::text_of;
-use super::params::NEEDS_ADMINISTRATOR;
-use super::shard::{Shard, refusal};
+use super::shard::{Shard, refusal, refused};
 
 /// What is done about users, by the names that tools give it.
 const ACTS: [(&str, ChangelogAct); 3] =
@@ -23,7 +22,7 @@ impl Shard {
         let answer: Result<ChangelogReply, FsError> = self.client.sessions().mdc().ask(Op::Changelog, &question).await;
         let reply = match answer {
             Ok(reply) => reply,
-            Err(e) => return refused(e),
+            Err(e) => return refused("the changelog", e),
         };
         let mut jobs: Vec<u64> = Vec::new();
         let mut records = Vec::with_capacity(reply.records.len());
@@ -53,16 +52,8 @@ impl Shard {
         match answer {
             Ok(reply) if reply.errno == 0 => json!({"user": reply.user, "index": reply.index}),
             Ok(reply) => refusal(&text_of(&reply.why), i32::from(reply.errno)),
-            Err(e) => refused(e),
+            Err(e) => refused("the changelog", e),
         }
-    }
-}
-
-fn refused(e: FsError) -> Value {
-    match e {
-        FsError::NotPermitted => refusal(NEEDS_ADMINISTRATOR, libc::EPERM),
-        FsError::NotSupported => refusal("the metadata server is of an earlier version", libc::EOPNOTSUPP),
-        e => refusal(&format!("the changelog: {e}"), e.errno()),
     }
 }
 

@@ -7,8 +7,7 @@ use wire::Op;
 use wire::connect::{MapChange, MapChangeReply, MapChangeRequest, OstFilesReply, OstFilesRequest};
 
 use super::look::text_of;
-use super::params::NEEDS_ADMINISTRATOR;
-use super::shard::{MAP_WAIT, Shard, refusal};
+use super::shard::{MAP_WAIT, Shard, refusal, refused};
 
 /// Changes by the names that tools give them.
 const CHANGES: [(&str, MapChange); 8] = [
@@ -61,9 +60,7 @@ impl Shard {
                 json!({"epoch": reply.epoch, "lost_through": reply.lost_through})
             }
             Ok(reply) => refusal(&text_of(&reply.why), i32::from(reply.errno)),
-            Err(FsError::NotPermitted) => refusal(NEEDS_ADMINISTRATOR, libc::EPERM),
-            Err(FsError::NotSupported) => refusal("the metadata server is of an earlier version", libc::EOPNOTSUPP),
-            Err(e) => refusal(&format!("the cluster map: {e}"), e.errno()),
+            Err(e) => refused("the cluster map", e),
         }
     }
 
@@ -82,9 +79,7 @@ impl Shard {
                 let next = if reply.next.is_zero() { Value::Null } else { json!(reply.next.to_string()) };
                 json!({"files": reply.files.iter().map(one).collect::<Vec<_>>(), "next": next})
             }
-            Err(FsError::NotPermitted) => refusal(NEEDS_ADMINISTRATOR, libc::EPERM),
-            Err(FsError::NotSupported) => refusal("the metadata server is of an earlier version", libc::EOPNOTSUPP),
-            Err(e) => refusal(&format!("files of OST {}: {e}", ost.0), e.errno()),
+            Err(e) => refused(&format!("files of OST {}", ost.0), e),
         }
     }
 }

@@ -7,14 +7,16 @@ use wire::Op;
 use wire::quota::{QuotaBits, QuotaKind, QuotaReply, QuotaRequest, SetQuotaReply, SetQuotaRequest};
 
 use super::look::text_of;
-use super::params::NEEDS_ADMINISTRATOR;
-use super::shard::{Shard, refusal};
+use super::shard::{Shard, refusal, refused};
 
 /// Whose quota a question is about.
 fn whose(request: &Value) -> Option<(QuotaKind, u32)> {
     let kind = QuotaKind::ALL.into_iter().find(|k| request["kind"] == json!(*k as u8))?;
     Some((kind, u32::try_from(request["id"].as_u64()?).ok()?))
 }
+
+/// Why the metadata server tells this mount nothing.
+const NOT_HERE: &str = "this mount's credential has ids of its own or is for a part of the file system, and usage is counted for the whole: ask on another host";
 
 /// Whether only root and the daemon's user may ask this: what another user has. Groups and projects are nobody's own.
 pub(super) fn is_anothers(request: &Value, uid: u32) -> bool {
@@ -29,7 +31,8 @@ impl Shard {
         let answer: Result<QuotaReply, FsError> = self.client.sessions().mdc().ask(Op::MdtQuota, &question).await;
         let reply = match answer {
             Ok(reply) => reply,
-            Err(e) => return refused(e),
+            Err(FsError::NotPermitted) => return refusal(NOT_HERE, libc::EPERM),
+            Err(e) => return refused("quotas", e),
         };
         let map = self.client.osts().map();
         let name = |ost| map.osts.iter().find(|o| o.ost == ost).map_or("?".into(), |o| text_of(&o.target));
@@ -79,15 +82,7 @@ impl Shard {
         match answer {
             Ok(reply) if reply.errno == 0 => json!({}),
             Ok(reply) => refusal(&text_of(&reply.why), i32::from(reply.errno)),
-            Err(e) => refused(e),
+            Err(e) => refused("quotas", e),
         }
-    }
-}
-
-fn refused(e: FsError) -> Value {
-    match e {
-        FsError::NotPermitted => refusal(NEEDS_ADMINISTRATOR, libc::EPERM),
-        FsError::NotSupported => refusal("the metadata server is of an earlier version", libc::EOPNOTSUPP),
-        e => refusal(&format!("quotas: {e}"), e.errno()),
     }
 }

@@ -7,9 +7,11 @@ use client::Client;
 use ptlrpc::Import;
 use rt::sync::Semaphore;
 use serde_json::{Value, json};
+use types::FsError;
 
 use super::Ask;
 use super::look::{Answer, Looks, Seen, Wanted, text_of};
+use super::params::NEEDS_ADMINISTRATOR;
 
 /// Links of one file that `fid2path` shows.
 const LINKS_SHOWN_MAX: u32 = 65_536;
@@ -262,12 +264,12 @@ impl Shard {
         let mut paths = Vec::new();
         for link in 0..LINKS_SHOWN_MAX {
             let question = wire::mdt::Fid2pathRequest { fid, link };
-            let answer: Result<wire::mdt::BytesReply, types::FsError> =
+            let answer: Result<wire::mdt::BytesReply, FsError> =
                 self.client.sessions().mdc().ask(wire::Op::MdtFid2path, &question).await;
             match answer {
                 Ok(reply) => paths.push(String::from_utf8_lossy(&reply.value).into_owned()),
-                Err(types::FsError::NotFound) if link > 0 => break,
-                Err(types::FsError::Stale) => return refusal(&format!("no file has the id {fid}"), libc::ENOENT),
+                Err(FsError::NotFound) if link > 0 => break,
+                Err(FsError::Stale) => return refusal(&format!("no file has the id {fid}"), libc::ENOENT),
                 Err(e) => return refusal(&format!("{fid}: {e}"), e.errno()),
             }
             if fid == types::Fid::ROOT {
@@ -285,13 +287,13 @@ impl Shard {
         let import = match of.as_str() {
             Some("client") => return told(of, self.client.sessions().answer_trace(&question)),
             Some("mdt") => Ok(self.client.sessions().mdc()),
-            _ => osc().ok_or(types::FsError::NotFound).and_then(|o| o.import()),
+            _ => osc().ok_or(FsError::NotFound).and_then(|o| o.import()),
         };
         let answer = match import {
             Err(e) => Err(e),
             Ok(import) => {
                 let asked = import.ask_in_recovery(wire::Op::OstTrace, &question);
-                self.client.rt().timeout(PING_WAIT, asked).await.unwrap_or(Err(types::FsError::NotConnected))
+                self.client.rt().timeout(PING_WAIT, asked).await.unwrap_or(Err(FsError::NotConnected))
             }
         };
         told(of, answer)
@@ -372,7 +374,7 @@ fn recoveries_of(seen: &[Seen]) -> Vec<Value> {
 }
 
 /// What somebody says of requests, as tools read it.
-fn told(of: &Value, answer: Result<wire::ost::TraceReply, types::FsError>) -> Value {
+fn told(of: &Value, answer: Result<wire::ost::TraceReply, FsError>) -> Value {
     match answer {
         Err(e) => refusal(&format!("{} does not tell its trace: {e}", asked_of(of)), e.errno()),
         Ok(reply) => json!({
@@ -402,6 +404,15 @@ fn hexadecimal(bytes: &[u8]) -> String {
 /// A refusal as tools read it.
 pub(super) fn refusal(text: &str, errno: i32) -> Value {
     json!({"error": text, "errno": errno})
+}
+
+/// What tools read where the metadata server did not carry something out, or did not answer: `what` it was about.
+pub(super) fn refused(what: &str, e: FsError) -> Value {
+    match e {
+        FsError::NotPermitted => refusal(NEEDS_ADMINISTRATOR, libc::EPERM),
+        FsError::NotSupported => refusal("the metadata server is of an earlier version", libc::EOPNOTSUPP),
+        e => refusal(&format!("{what}: {e}"), e.errno()),
+    }
 }
 
 pub(super) fn import_facts(import: &Import) -> Value {
