@@ -4,6 +4,7 @@
 mod support;
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -30,9 +31,12 @@ fn blocks(at: &Path) -> u64 {
     s.f_blocks * s.f_frsize
 }
 
+/// A file with one stripe on that OST, its bytes there: what OSTs count does not know of pages in a mount's cache.
 fn file_on(at: &Path, ost: u16, bytes: &[u8]) {
     good(&["setstripe", "-c", "1", "-i", &ost.to_string(), text(at)]);
-    fs::write(at, bytes).unwrap();
+    let mut file = fs::File::create(at).unwrap();
+    file.write_all(bytes).unwrap();
+    file.sync_all().unwrap();
 }
 
 const SIZE: &str = "store.capacity_bytes=256M";
