@@ -4,6 +4,7 @@
 //! offset. A buffer is therefore made once, and a transfer costs one word in 64: filling whole buffers would be a part of what
 //! is measured. Bytes of another place, file or seed, and holes, are found.
 use crate::shuffle::mix;
+use std::ops::{Deref, DerefMut};
 
 /// Bytes of a word; transfers and offsets are multiples of it.
 pub const WORD: u64 = 8;
@@ -17,6 +18,34 @@ const PAGE: u64 = 4096;
 pub struct Pattern {
     key: u64,
     page: [u8; PAGE as usize],
+}
+
+/// Bytes that begin at a page of memory, as those of other benchmarks do: of a buffer that does not, a kernel sends one page more,
+/// and of a transfer as large as a request two.
+#[derive(Debug)]
+pub struct Buffer {
+    bytes: Vec<u8>,
+    begin: usize,
+    len: usize,
+}
+
+impl Buffer {
+    fn new(len: usize) -> Buffer {
+        let bytes = vec![0; len + PAGE as usize];
+        let begin = bytes.as_ptr().addr().wrapping_neg() % PAGE as usize;
+        Buffer { bytes, begin, len }
+    }
+}
+impl Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.begin..self.begin + self.len]
+    }
+}
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.begin..self.begin + self.len]
+    }
 }
 
 /// The first word that is not what was written.
@@ -44,8 +73,10 @@ impl Pattern {
 
     /// A buffer that [`Pattern::stamp`] turns into any `len` bytes of the file.
     #[must_use]
-    pub fn buffer(&self, len: usize) -> Vec<u8> {
-        self.page.iter().copied().cycle().take(len + PAGE as usize).collect()
+    pub fn buffer(&self, len: usize) -> Buffer {
+        let mut buffer = Buffer::new(len + PAGE as usize);
+        buffer.chunks_mut(PAGE as usize).for_each(|piece| piece.copy_from_slice(&self.page[..piece.len()]));
+        buffer
     }
 
     /// The `len` bytes at `offset`; `buffer` is one of [`Pattern::buffer`] for at least as many.
@@ -119,6 +150,15 @@ mod tests {
         let wrong = pattern.check(4096, &bytes).unwrap_err();
         assert_eq!((wrong.offset, wrong.found ^ wrong.expected), (4096 + 5000, 256));
         assert_eq!(pattern.check(0, &[0; 512]).unwrap_err().offset, 0);
+    }
+
+    #[test]
+    fn a_page_of_the_file_begins_at_a_page_of_memory() {
+        let pattern = Pattern::new(4, 4);
+        let mut buffer = pattern.buffer(10_000);
+        for offset in [0, PAGE, 5 * PAGE] {
+            assert_eq!(pattern.stamp(&mut buffer, offset, 10_000).as_ptr().addr() % PAGE as usize, 0);
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::failure::{Failed, Outcome};
 use crate::message::RankDone;
 use crate::os;
-use crate::pattern::Pattern;
+use crate::pattern::{Buffer, Pattern};
 use crate::plan::{Access, Phase, Workload};
 use crate::series::Series;
 
@@ -36,7 +36,7 @@ pub struct Shared<'a> {
 struct Worker<'a> {
     shared: &'a Shared<'a>,
     pattern: Pattern,
-    buffer: Vec<u8>,
+    buffer: Buffer,
     done: RankDone,
     series: Series,
 }

@@ -274,9 +274,25 @@ impl<F: OfFile> Object<F> {
     }
     /// A page of a claim arrived. Whoever dropped the claim meanwhile (truncate, lost lock) wins.
     pub(crate) fn arrived(self: &Rc<Self>, claim: Claimed, page: u64, frame: FrameRun, access: PageAccess) {
-        if self.with_pages(|p| p.on_arrived(claim, page)) {
+        if self.with_pages(|p| p.on_arrived(claim, page))
+            && let Some(frame) = self.merged(page, frame)
+        {
             self.put(page, frame, access);
         }
+    }
+    /// The page as it arrived, but for the bytes that were written here before; `None` without a frame for them.
+    fn merged(&self, page: u64, mut arrived: FrameRun) -> Option<FrameRun> {
+        let pages = self.pages.borrow();
+        let Some((known, held)) = pages.part(page).zip(pages.held(page)) else { return Some(arrived) };
+        if !arrived.is_unique() {
+            let mut copy = self.cache.pool().alloc_run(1)?;
+            copy.bytes_mut().expect("a fresh frame has one owner").copy_from_slice(arrived.bytes());
+            arrived = copy;
+        }
+        let known = known.start as usize..known.end as usize;
+        let bytes = arrived.bytes_mut().expect("made unique above");
+        bytes[known.clone()].copy_from_slice(&held.frame.bytes()[known]);
+        Some(arrived)
     }
     /// Caches a frame as the page's bytes. False when there is no room.
     fn put(self: &Rc<Self>, page: u64, frame: FrameRun, access: PageAccess) -> bool {
@@ -288,20 +304,28 @@ impl<F: OfFile> Object<F> {
         true
     }
 
-    /// Copies `data` to `at` within the page and marks it dirty. `whole`: the page needs no earlier bytes (it is
-    /// covered entirely, or lies behind the end). Gives whether it was clean before; `None` when the page must be
-    /// loaded first, `Err` when there is no frame.
+    /// Whether the bytes of an extent that lie in a page can be written without loading it first.
+    pub(crate) fn takes_within(&self, page: u64, extent: Extent) -> bool {
+        let within = |at: u64| at.clamp(page * PAGE, (page + 1) * PAGE) - page * PAGE;
+        self.pages.borrow().takes(page, &(within(extent.start) as u32..within(extent.end) as u32))
+    }
+    /// Copies `data` to `at` within the page and marks it dirty. Gives whether it was clean before; `None` when the page must be
+    /// loaded first ([`Pages::takes`]), `Err` when there is no frame.
     pub(crate) fn write_page(
         self: &Rc<Self>,
         page: u64,
         at: usize,
         data: &[u8],
-        whole: bool,
         access: PageAccess,
         frames: &mut NewFrames,
     ) -> Result<Option<bool>, FsError> {
         let mut pages = self.pages.borrow_mut();
-        if let Some(cached) = pages.get_mut(page) {
+        let part = at as u32..(at + data.len()) as u32;
+        if !pages.takes(page, &part) {
+            return Ok(None);
+        }
+        let mut fresh_page = false;
+        if let Some(cached) = pages.held_mut(page) {
             if !cached.frame.is_unique() {
                 let mut fresh = frames.next().ok_or(FsError::NoMemory)?;
                 let bytes = fresh.bytes_mut().expect("a fresh frame has one owner");
@@ -314,22 +338,20 @@ impl<F: OfFile> Object<F> {
             bytes[at..at + data.len()].copy_from_slice(data);
             self.cache.touch(cached.id, self.of_page(page, access));
         } else {
-            if !whole {
-                return Ok(None);
-            }
+            fresh_page = true;
             let mut fresh = frames.next().ok_or(FsError::NoMemory)?;
             let bytes = fresh.bytes_mut().expect("a fresh frame has one owner");
             bytes[..at].fill(0);
             bytes[at..at + data.len()].copy_from_slice(data);
             bytes[at + data.len()..].fill(0);
-            pages.on_overwritten(page);
             drop(pages);
             if !self.put(page, fresh, access) {
                 return Err(FsError::NoMemory);
             }
             pages = self.pages.borrow_mut();
         }
-        Ok(Some(pages.on_written(page)))
+        let valid = pages.size().saturating_sub(page * PAGE);
+        Ok(Some(pages.on_written_to(page, part, fresh_page, valid.min(PAGE))))
     }
 
     /// The bytes of pages that were taken for a write RPC just now.
@@ -337,9 +359,10 @@ impl<F: OfFile> Object<F> {
         let pages = self.pages.borrow();
         let mut bulk = Bulk::new();
         for page in &out.pages {
-            let len = pages.size().saturating_sub(page * PAGE).min(PAGE) as u32;
-            let run = pages.get(*page).expect("a dirty page is cached").frame.clone();
-            bulk.push(Segment { run, offset: 0, len });
+            let valid = pages.size().saturating_sub(page * PAGE).min(PAGE) as u32;
+            let bytes = pages.part(*page).map_or(0..valid, |part| part.start..part.end.min(valid));
+            let run = pages.held(*page).expect("a dirty page is cached").frame.clone();
+            bulk.push(Segment { run, offset: bytes.start, len: bytes.end - bytes.start });
         }
         bulk
     }
@@ -386,7 +409,11 @@ impl<F: OfFile> Object<F> {
         let (page, at) = (offset / PAGE, (offset % PAGE) as usize);
         let mut pages = self.pages.borrow_mut();
         pages.on_edge_changed(page);
-        let Some(cached) = pages.get_mut(page) else { return };
+        if pages.part(page).is_some() {
+            drop(pages);
+            return self.forget_clean(page);
+        }
+        let Some(cached) = pages.held_mut(page) else { return };
         if !cached.frame.is_unique() {
             let Some(mut fresh) = self.cache.pool().alloc_run(1) else {
                 // No frame to copy to: a clean page may simply go, it is read again with its zeros.
@@ -447,7 +474,7 @@ mod tests {
     }
     fn write(object: &Rc<Object>, page: u64, len: usize) {
         let mut frames = NewFrames::new(object.cache.pool(), 1);
-        let done = object.write_page(page, 0, &vec![7; len], true, PageAccess::fine(0), &mut frames);
+        let done = object.write_page(page, 0, &vec![7; len], PageAccess::fine(0), &mut frames);
         object.grow(page * PAGE + len as u64);
         assert_eq!(done, Ok(Some(true)));
     }
@@ -506,6 +533,41 @@ mod tests {
     }
 
     #[test]
+    fn bytes_of_a_page_go_out_alone_and_are_laid_over_the_others_when_those_come() {
+        let (o, mut target) = (object(), Target::<()>::new(TargetLimits::DEFAULT));
+        o.set_size(10 * PAGE);
+        let access = PageAccess::fine(0);
+        let mut frames = NewFrames::new(o.cache.pool(), 9);
+        let mut write = |page, at, data: &[u8]| o.write_page(page, at, data, access, &mut frames);
+        assert_eq!(write(3, 1000, &[7; 100]), Ok(Some(true)));
+        assert_eq!((write(3, 1100, &[8; 50]), write(3, 950, &[9; 60])), (Ok(Some(false)), Ok(Some(false))));
+        assert_eq!(write(3, 2000, &[1; 50]), Ok(None), "there is a gap");
+        assert_eq!(write(4, 0, &[5; FRAME_BYTES]), Ok(Some(true)));
+        assert!(!o.is_cached(3) && o.get(3, Some(access)).is_none() && o.is_cached(4));
+        o.with_pages(|p| [3, 4].map(|page| target.on_written(p, page, true)));
+        let (out, bulk) = take(&o, &mut target);
+        assert_eq!(out.extents, [Extent::new(3 * PAGE + 950, 3 * PAGE + 1150), Extent::at(4 * PAGE, PAGE)]);
+        let sent = bulk.to_vec();
+        assert_eq!((sent.len(), sent[0], sent[60], sent[150], sent[200]), (200 + FRAME_BYTES, 9, 7, 8, 5));
+        // The rest comes, as it was before that write or after.
+        let claims = o.claim_missing(3, 5, 64);
+        assert_eq!(claims.iter().map(|c| (c.first, c.end)).collect::<Vec<_>>(), [(3, 4)]);
+        o.arrived(claims[0], 3, frame(&o, 2), access);
+        let page = o.get(3, None).expect("all of it is here");
+        assert_eq!([949, 950, 1010, 1100, 1149, 1150].map(|at| page.bytes()[at]), [2, 9, 7, 8, 8, 2]);
+        assert_eq!(bulk.to_vec(), sent, "what is under way stays as it is");
+        // An end of the object within such a page: there is nothing of it to keep.
+        assert_eq!(write(6, 100, b"part"), Ok(Some(true)));
+        o.with_pages(|p| target.discard(p, 5, 6)).pages.into_iter().for_each(drop);
+        o.with_pages(|p| target.on_written(p, 6, true));
+        let (out, _) = take(&o, &mut target);
+        let fate = o.with_pages(|p| target.on_write_ended(p, &out, Answer::Done, true));
+        assert_eq!(fate, Fate::Written);
+        o.zero_from(6 * PAGE + 102);
+        assert!(o.with_pages(|p| p.held(6).is_none() && p.part(6).is_none()));
+    }
+
+    #[test]
     fn pages_that_are_being_changed_are_not_loaded_and_changes_of_one_page_take_turns() {
         let world = simworld::TestWorld::new(1, 1 << 20);
         let (o, rt) = (object(), world.rt());
@@ -536,7 +598,7 @@ mod tests {
         let (out, bulk) = take(&o, &mut target);
         assert_eq!((out.extents, bulk.len()), (vec![Extent::new(0, PAGE + 100)], FRAME_BYTES + 100));
         let mut frames = NewFrames::new(o.cache.pool(), 1);
-        let again = o.write_page(0, 0, &[9; FRAME_BYTES], true, PageAccess::fine(0), &mut frames);
+        let again = o.write_page(0, 0, &[9; FRAME_BYTES], PageAccess::fine(0), &mut frames);
         assert_eq!((again, bulk.to_vec()[0], byte_of(&o, 0)), (Ok(Some(true)), 7, Some(9)));
         assert_eq!(o.with_pages(|p| p.flushing(Extent::ALL)), Flushing::UnderWay, "the older version is on its way");
         o.zero_from(PAGE + 50);

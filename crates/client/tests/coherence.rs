@@ -572,3 +572,38 @@ fn what_a_directory_lacked_that_is_known_by_its_number_only_is_asked_for_again_w
         assert_eq!(found(b"b").await, made);
     });
 }
+
+/// Records that begin and end within pages, as programs write them into one file from many places, one after the other.
+#[test]
+fn records_across_pages_of_a_file_that_has_bytes_ask_for_none_of_them() {
+    const RECORD: u64 = 47_008;
+    for seed in 0..4 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let [(one, _), (two, _)] = [0, 1].map(|_| world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            let made = create(&two, "f").await;
+            let mut wanted = pattern(0, 2 << 20, 1);
+            two.data().write(&made, 0, &wanted).await.unwrap();
+            two.data().fsync(&made, false).await.unwrap();
+            let file = open(&one, "f", O_RDWR).await;
+            // Two programs of one client, each from its place on, and one that begins in the middle of a page and leaves a gap.
+            for i in 0..20 {
+                for at in [i * RECORD, MIB + i * RECORD] {
+                    let record = pattern(at, RECORD as usize, 2);
+                    one.data().write(&file, at, &record).await.unwrap();
+                    wanted[at as usize..][..record.len()].copy_from_slice(&record);
+                }
+            }
+            let gap = 22 * RECORD as usize + 5;
+            one.data().write(&file, gap as u64, &[9; 10]).await.unwrap();
+            wanted[gap..gap + 10].fill(9);
+            assert_eq!(asked(&world, 0, "read"), 0, "seed {seed}");
+            one.data().write_out(file.inode()).await;
+            assert_eq!(asked(&world, 0, "read"), 0, "seed {seed}: written out without their pages");
+            let here = read_all(&one, &file, 2 << 20).await;
+            assert!(here == wanted, "seed {seed}: what the writer sees");
+            let there = read_all(&two, &open(&two, "f", O_RDWR).await, 2 << 20).await;
+            assert!(there == wanted && asked(&world, 0, "read") > 0, "seed {seed}: what others see");
+        });
+    }
+}

@@ -132,6 +132,8 @@ fn what_a_failed_write_left_is_written_out_by_itself() {
             world.restart_oss(0).await;
             world.oss[0].host.set_bit_rot(1000);
             let file = open(&two, "f", O_RDWR).await;
+            // There is a gap between these bytes of the second page and those that follow.
+            two.data().write(&file, 8000, &[2; 100]).await.unwrap();
             assert_eq!(two.data().write(&file, 0, &[2; 4196]).await, Err(FsError::Corrupt), "seed {seed}");
             world.oss[0].host.set_bit_rot(0);
             world.sim.sleep(Duration::from_secs(30)).await;

@@ -258,12 +258,14 @@ fn an_error_that_a_write_answers_is_told_by_fsync_as_well() {
             two.data().fsync(&made, false).await.unwrap();
             two.release(&made).await.unwrap();
             let file = open(&one, "f", O_RDWR).await;
+            one.data().write(&file, 200_100, &[3; 100]).await.unwrap();
+            one.data().write_out(file.inode()).await;
             one.data().write(&file, 0, &[2; 4096]).await.unwrap();
             world.cut_off(&host, true);
             until_evicted(&world, &one).await;
-            // Part of a page that is not in the cache: it waits for the server, and hears of the eviction.
+            // Part of a page of which another part is in the cache: it waits for the server, and hears of the eviction.
             let ((tx, rx), c, f) = (rt::sync::oneshot(), one.clone(), file.clone());
-            one.rt().spawn(async move { tx.send(c.data().write(&f, 200_100, &[3; 100]).await) });
+            one.rt().spawn(async move { tx.send(c.data().write(&f, 199_000, &[3; 100]).await) });
             world.cut_off(&host, false);
             until_back(&world, &one).await;
             let written = rx.await.unwrap();

@@ -42,7 +42,7 @@ mod writeout;
 pub use attempts::{Answer, Attempts, Next};
 pub use books::Books;
 pub(crate) use pages::Outgoing;
-pub use pages::{Claimed, Dropped, Gone, Moment, Pages, WriteOut, page_range};
+pub use pages::{Claimed, Dropped, Gone, Moment, Pages, Part, WriteOut, page_range};
 pub use target::{Target, TargetLimits};
 pub use unsynced::{Fsync, Unsynced};
 pub use window::{Rank, Ticket, Window};

@@ -2,6 +2,8 @@
 //!
 //! - **Claims.** A load claims the pages that it fetches, under a number. Whatever drops or writes a page ends the claim, and
 //!   an answer counts only while its number stands at the page.
+//! - **Parts.** A page that is written to before anybody has read it is there in part: the bytes that were written, without a gap,
+//!   and no others. It is written out like that, and whoever wants the rest loads it. For readers it is not cached.
 //! - **Changes.** While a cut, a hole or an uncached write is under way nobody claims its pages or writes to them here.
 //! - **Write-out.** A page that is being written is not taken again, so that two versions of it never race to the OST.
 use crate::PAGE;
@@ -13,8 +15,10 @@ use rustc_hash::FxBuildHasher;
 use types::Extent;
 
 mod dropping;
+mod parts;
 mod sizes;
 pub use dropping::Gone;
+pub use parts::Part;
 pub use sizes::Moment;
 
 /// Pages in a block of the map.
@@ -32,6 +36,8 @@ struct Block<P> {
     granted: u64,
     writeback: u64,
     ahead: u64,
+    /// Cached pages of which only some bytes are known.
+    partial: u64,
 }
 
 impl<P> Block<P> {
@@ -44,6 +50,7 @@ impl<P> Block<P> {
             granted: 0,
             writeback: 0,
             ahead: 0,
+            partial: 0,
         })
     }
     fn is_idle(&self) -> bool {
@@ -69,6 +76,8 @@ pub struct Pages<P> {
     /// Where the unwritten bytes of a page end, if that is within the page and behind what the OST knows. Of other pages the
     /// object's end says it.
     tails: BTreeMap<u64, u64>,
+    /// Of pages that are there in part, which bytes are known.
+    parts: HashMap<u64, Part, FxBuildHasher>,
     /// The page that was written to last, if it had no unwritten bytes before.
     fresh: Option<u64>,
     /// Grows with each cut of this client and each lock that it is given.
@@ -132,6 +141,7 @@ impl<P> Default for Pages<P> {
             stored: 0,
             assured: 0,
             tails: BTreeMap::new(),
+            parts: HashMap::default(),
             fresh: None,
             moment: Moment::default(),
             next_claim: 1,
@@ -177,8 +187,9 @@ impl<P> Pages<P> {
         let last = |key: u64, unwritten: u64| key * BLOCK + u64::from(u64::BITS - unwritten.leading_zeros());
         let unwritten = self.blocks.iter().map(|(key, b)| (*key, b.dirty | b.writeback)).filter(|(_, m)| *m != 0);
         let end = unwritten.map(|(key, mask)| last(key, mask)).max().unwrap_or(0);
-        let tail = end.checked_sub(1).and_then(|page| self.tails.get(&page));
-        self.size.min(tail.copied().unwrap_or(end * PAGE))
+        let Some(page) = end.checked_sub(1) else { return 0 };
+        let known = self.part(page).map(|part| page * PAGE + u64::from(part.end));
+        self.size.min(known.or_else(|| self.tails.get(&page).copied()).unwrap_or(end * PAGE))
     }
     fn block(&self, page: u64) -> Option<&Block<P>> {
         self.blocks.get(&(page / BLOCK)).map(|b| &**b)
@@ -186,24 +197,19 @@ impl<P> Pages<P> {
     fn block_mut(&mut self, page: u64) -> &mut Block<P> {
         self.blocks.entry(page / BLOCK).or_insert_with(Block::new)
     }
-    /// A cached page.
+    /// A cached page, all of it.
     #[must_use]
     pub fn get(&self, page: u64) -> Option<&P> {
-        self.block(page)?.pages[(page % BLOCK) as usize].as_ref()
-    }
-    /// A cached page, to change its bytes.
-    #[must_use]
-    pub fn get_mut(&mut self, page: u64) -> Option<&mut P> {
-        self.blocks.get_mut(&(page / BLOCK))?.pages[(page % BLOCK) as usize].as_mut()
+        self.block(page)?.whole(page)
     }
     /// A cached page that somebody reads: it was not read ahead in vain.
     #[must_use]
     pub fn on_used(&mut self, page: u64) -> Option<&P> {
         let block = self.blocks.get_mut(&(page / BLOCK))?;
         block.ahead &= !(1 << (page % BLOCK));
-        block.pages[(page % BLOCK) as usize].as_ref()
+        block.whole(page)
     }
-    /// Whether a page is cached.
+    /// Whether a page is cached, all of it.
     #[must_use]
     pub fn is_cached(&self, page: u64) -> bool {
         self.get(page).is_some()
@@ -232,7 +238,7 @@ impl<P> Pages<P> {
         let (first, end) = page_range(extent);
         self.blocks.iter().any(|(key, b)| (b.dirty | b.writeback) & mask_of(*key, first, end) != 0)
     }
-    /// Numbers of the cached pages, in no order.
+    /// Numbers of the cached pages, also of those that are there in part, in no order.
     pub fn cached(&self) -> impl Iterator<Item = u64> + '_ {
         self.blocks.iter().flat_map(|(key, b)| {
             let cached = b.pages.iter().enumerate().filter(|(_, p)| p.is_some());
@@ -268,8 +274,8 @@ impl<P> Pages<P> {
 
 /// Loads.
 impl<P> Pages<P> {
-    /// Claims the pages of `first..end` that are neither cached nor on their way nor being changed, as runs of at most `max`
-    /// pages.
+    /// Claims the pages of `first..end` that are not cached, or only in part, and neither on their way nor being changed, as runs
+    /// of at most `max` pages.
     #[must_use]
     pub fn on_missing(&mut self, first: u64, end: u64, max: u64) -> Vec<Claimed> {
         let number = self.next_claim;
@@ -279,7 +285,7 @@ impl<P> Pages<P> {
             let bit = page % BLOCK;
             let gated = self.is_changing(page, page + 1) && !types::planted!("claim-beside-change");
             let block = self.block_mut(page);
-            if gated || block.pages[bit as usize].is_some() || block.loading >> bit & 1 == 1 {
+            if gated || block.whole(page).is_some() || block.loading >> bit & 1 == 1 {
                 continue;
             }
             block.loading |= 1 << bit;
@@ -304,8 +310,8 @@ impl<P> Pages<P> {
             }
         }
     }
-    /// A page of a claim arrived. Whether it is to be kept ([`Pages::on_put`]): whoever changed or dropped the page since it
-    /// was claimed wins, be it that it was claimed anew.
+    /// A page of a claim arrived. Whether it is to be kept ([`Pages::on_put`]), with the bytes that are known in the place of those
+    /// that came ([`Pages::part`]): whoever changed or dropped the page since it was claimed wins, be it that it was claimed anew.
     #[must_use]
     pub fn on_arrived(&mut self, claim: Claimed, page: u64) -> bool {
         let bit = page % BLOCK;
@@ -321,8 +327,9 @@ impl<P> Pages<P> {
         b.loading &= !(1 << bit);
         true
     }
-    /// The page is cached as `handle` from now on; gives what it was before. `ahead`: nobody has asked for it yet.
+    /// The page is cached as `handle` from now on, all of it; gives what it was before. `ahead`: nobody has asked for it yet.
     pub fn on_put(&mut self, page: u64, handle: P, ahead: bool) -> Option<P> {
+        self.on_whole(page);
         let block = self.block_mut(page);
         if ahead {
             block.ahead |= 1 << (page % BLOCK);
@@ -333,8 +340,7 @@ impl<P> Pages<P> {
 
 /// Writes, and write-out.
 impl<P> Pages<P> {
-    /// A page is written whole that is not cached: what is on its way for it does not count any more. [`Pages::on_put`]
-    /// follows.
+    /// A page is written whole: what is on its way for it does not count any more. [`Pages::on_put`] follows, unless it is cached.
     pub fn on_overwritten(&mut self, page: u64) {
         if !types::planted!("overwrite-keeps-claim") {
             self.block_mut(page).loading &= !(1 << (page % BLOCK));
@@ -382,7 +388,7 @@ impl<P> Pages<P> {
     }
     /// Takes up to `max` dirty pages of `extent`: those that took grant, or those that did not, as the first one did. What has
     /// grant was promised its space, and must not fail with what was not. Pages that are being written are left for later;
-    /// pages behind the object's end are dropped.
+    /// pages behind the object's end are dropped. Of a page that is there in part, the bytes that are known are taken.
     pub(crate) fn take_dirty(&mut self, extent: Extent, max: usize) -> (Option<WriteOut>, Dropped, Vec<P>) {
         let (first, end) = page_range(extent);
         let (mut out, mut dropped, mut gone) = (WriteOut::default(), Dropped::default(), Vec::new());
@@ -395,31 +401,40 @@ impl<P> Pages<P> {
             for bit in bits(block.dirty & !busy & mask_of(key, first, end)) {
                 let (page, mask) = (key * BLOCK + bit, 1 << bit);
                 let granted = (block.granted >> bit & 1) as usize;
-                let len = self.size.saturating_sub(page * PAGE).min(PAGE);
-                if len > 0 && *kind.get_or_insert(granted) != granted && !types::planted!("grant-mixed") {
+                let valid = self.size.saturating_sub(page * PAGE).min(PAGE);
+                let part = if block.partial & mask == 0 { None } else { self.parts.get(&page).cloned() };
+                let part = part.filter(|_| !types::planted!("part-written-whole"));
+                let bytes = part.as_ref().map_or(0..valid, |p| u64::from(p.start)..valid.min(u64::from(p.end)));
+                if !bytes.is_empty() && *kind.get_or_insert(granted) != granted && !types::planted!("grant-mixed") {
                     continue;
                 }
                 block.dirty &= !mask;
                 block.granted &= !mask;
                 self.dirty_pages -= 1;
                 undirty(&mut self.dirty_blocks, key, 1);
-                if len == 0 {
+                if bytes.is_empty() {
                     dropped.dirty += 1;
                     dropped.granted += granted;
+                    if block.partial & mask != 0 {
+                        block.partial &= !mask;
+                        block.loading &= !mask;
+                        self.parts.remove(&page);
+                    }
                     gone.extend(block.pages[bit as usize].take());
                     continue;
                 }
                 self.writeback_pages += usize::from(block.writeback & mask == 0);
                 block.writeback |= mask;
-                if self.tails.get(&page).is_some_and(|tail| *tail < page * PAGE + len) {
+                if part.is_none() && self.tails.get(&page).is_some_and(|tail| *tail < page * PAGE + valid) {
                     // The object is to be longer: the page is written to its end.
                     self.tails.remove(&page);
                 }
                 out.granted += granted;
                 out.pages.push(page);
+                let taken = Extent::new(page * PAGE + bytes.start, page * PAGE + bytes.end);
                 match out.extents.last_mut() {
-                    Some(e) if e.end == page * PAGE => e.end += len,
-                    _ => out.extents.push(Extent::at(page * PAGE, len)),
+                    Some(e) if e.end == taken.start => e.end = taken.end,
+                    _ => out.extents.push(taken),
                 }
                 if out.pages.len() == max {
                     break 'all;

@@ -14,7 +14,7 @@ fn two_clients_and_an_ost_agree_whatever_happens() {
     let mut sum = Coverage::default();
     for seed in 0..200 {
         let seen = check(seed).unwrap_or_else(|e| panic!("{e}"));
-        add!(sum += seen; looks looks_beyond changes cuts extensions revocations late overtaken late_locks refusals failures
+        add!(sum += seen; looks looks_beyond parts parts_filled changes cuts extensions revocations late overtaken late_locks refusals failures
             evictions flushes resizes fsyncs_known fsyncs_asked);
     }
     println!("{sum:?}");
@@ -27,6 +27,7 @@ fn two_clients_and_an_ost_agree_whatever_happens() {
             && sum.late_locks > 500,
         "{sum:?}"
     );
+    assert!(sum.parts > 1_000 && sum.parts_filled > 1_000, "{sum:?}");
     assert!(sum.changes > 1_000 && sum.cuts > 500 && sum.extensions > 200, "{sum:?}");
     assert!(sum.refusals > 2_000 && sum.failures > 50 && sum.evictions > 50, "{sum:?}");
     assert!(sum.flushes > 10_000 && sum.resizes > 500, "{sum:?}");

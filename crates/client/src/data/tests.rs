@@ -1,4 +1,5 @@
 //! What is read and written without any server.
+use cache::PageAccess;
 use ldlm::LockMode;
 use types::{Duration, FsError, HandleId, Transno};
 use wire::mdt::{Attr, AttrFlags, LockBits, OpenRequest};
@@ -6,6 +7,7 @@ use wire::mdt::{Attr, AttrFlags, LockBits, OpenRequest};
 use super::*;
 use crate::inode::Inode;
 use crate::open_file::{O_DIRECT, OpenFile};
+use crate::pages::NewFrames;
 use crate::parts::{Parts, STRIPE, fid, layout_of};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -57,7 +59,15 @@ fn a_write_waits_for_nobody_only_where_locks_and_pages_are_at_hand() {
         parts.bytes_granted(&inode, LockMode::Pw);
         assert!(at_once(0, 4096) && at_once(100, 5));
         inode.striping().unwrap().objects[0].set_size(8192);
-        assert!(at_once(4096, 4096) && !at_once(100, 5), "the page's other bytes are the server's");
+        assert!(
+            at_once(4096, 4096) && at_once(100, 5),
+            "the page's other bytes are the server's, and nobody asks for them"
+        );
+        let object = &inode.striping().unwrap().objects[0];
+        let mut frames = NewFrames::new(frames::FramePool::new(1 << 20), 1);
+        assert_eq!(object.write_page(0, 100, b"there", PageAccess::fine(0), &mut frames), Ok(Some(true)));
+        assert!(at_once(105, 5) && at_once(98, 3) && !at_once(106, 5), "what is between them is the server's");
+        assert!(at_once(0, 4096) && !at_once(106, 4096 - 106));
         file.follow(O_RDWR | O_DIRECT);
         assert!(!at_once(4096, 4096));
     });

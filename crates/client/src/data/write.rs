@@ -196,8 +196,8 @@ impl Data {
         settled().await
     }
 
-    /// Whether a write of the range through this open goes into the cache and waits for nobody: locks, room and what is
-    /// needed of its first and last page are here.
+    /// Whether a write of the range through this open goes into the cache and waits for nobody: locks and room are here, and its
+    /// first and last page need not be loaded.
     #[must_use]
     pub fn writes_at_once(&self, file: &OpenFile, offset: u64, len: u64) -> bool {
         let inode = &file.inode;
@@ -210,10 +210,9 @@ impl Data {
             let object = &s.objects[usize::from(p.stripe.0)];
             let osc = self.osts.osc(object.ost);
             let data = LockPolicyData::extent(p.object.align_out(PAGE));
-            let edge =
-                |at: u64| at.is_multiple_of(PAGE) || at / PAGE * PAGE >= object.size() || object.is_cached(at / PAGE);
-            edge(p.object.start)
-                && (p.object.end >= object.size() || edge(p.object.end))
+            let (first, end) = page_range(p.object);
+            object.takes_within(first, p.object)
+                && object.takes_within(end - 1, p.object)
                 && osc.has_room(len)
                 && osc.locks.covers(object.resource(), LockMode::Pw, &data)
         })
@@ -381,9 +380,7 @@ impl Data {
             }
             let (page, within) = (at / PAGE, (at % PAGE) as usize);
             let take = (FRAME_BYTES - within).min(rest.len());
-            let valid = object.size().saturating_sub(page * PAGE).min(PAGE) as usize;
-            let whole = valid == 0 || within == 0 && take >= valid;
-            match object.write_page(page, within, &rest[..take], whole, access, &mut frames) {
+            match object.write_page(page, within, &rest[..take], access, &mut frames) {
                 Ok(Some(was_clean)) => {
                     // Also what another write made dirty without grant waits for its space.
                     write_through |= !osc.wrote_page(object, page, was_clean);

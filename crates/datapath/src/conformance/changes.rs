@@ -1,15 +1,16 @@
 //! Changes past the cache, and how long the object is: holes, cuts and extensions of the suite, questions for the size, and what
 //! a client may believe of it.
 //!
-//! A page's number says which write it shows; [`CUT`] in it says that a cut ended within the page since.
+//! Its number says which write a part of a page shows; [`CUT`] in it says that a cut ended within the part since.
 use super::client::{Client, Lock, Rpc};
 use super::flush::Flush;
-use super::{PAGES, Verdict, World};
+use super::{CELL, CELLS, Cells, PAGES, Verdict, World};
 use crate::{Answer, Moment, PAGE};
 use alloc::format;
+use alloc::vec::Vec;
 use types::Extent;
 
-/// The bytes of a page behind some point are cut off.
+/// The bytes of a part behind some point are cut off.
 pub(super) const CUT: u64 = 1 << 63;
 
 /// What is done to the object.
@@ -63,9 +64,12 @@ impl World {
             Kind::Cut(size) => {
                 let whole = size.div_ceil(PAGE) as usize;
                 if whole > first {
-                    cut_page(&mut self.ost[first]);
-                    cut_page(&mut self.truth[first]);
-                    self.changed_by[first] = self.transaction;
+                    let before = self.ost[first];
+                    cut_page(&mut self.ost[first], size);
+                    cut_page(&mut self.truth[first], size);
+                    let cut = |cell: &usize| self.ost[first][*cell] != before[*cell];
+                    let cut: Vec<usize> = (0..CELLS).filter(cut).collect();
+                    cut.into_iter().for_each(|cell| self.changed_by[first][cell] = self.transaction);
                 }
                 self.zero(whole, end);
                 self.longer += u64::from(size > self.size);
@@ -79,15 +83,21 @@ impl World {
         self.longer += 1;
     }
     fn zero(&mut self, first: usize, end: usize) {
-        self.changed_by[first..end].fill(self.transaction);
-        self.ost[first..end].fill(0);
-        self.truth[first..end].fill(0);
+        self.changed_by[first..end].fill([self.transaction; CELLS]);
+        self.ost[first..end].fill([0; CELLS]);
+        self.truth[first..end].fill([0; CELLS]);
     }
 }
 
-fn cut_page(write: &mut u64) {
-    if *write != 0 {
-        *write |= CUT;
+/// The object ends within the page.
+fn cut_page(cells: &mut Cells, size: u64) {
+    for (cell, write) in cells.iter_mut().enumerate() {
+        let begin = cell as u64 * CELL;
+        if begin >= size % PAGE {
+            *write = 0;
+        } else if *write != 0 && begin + CELL > size % PAGE {
+            *write |= CUT;
+        }
     }
 }
 
@@ -102,7 +112,9 @@ impl Client {
         let kind = match w.rng.below(7) {
             _ if reach < PAGES => Kind::Hole,
             // Somewhere within the page, or at its begin.
-            0..4 => Kind::Cut(first * PAGE + if w.rng.chance(0.7) { 100 } else { 0 }),
+            0..4 => {
+                Kind::Cut(first * PAGE + if w.rng.chance(0.7) { 100 + CELL * w.rng.below(CELLS as u64) } else { 0 })
+            }
             4..6 => Kind::Extend(first * PAGE + 1 + w.rng.below((PAGES - first) * PAGE)),
             _ => Kind::Hole,
         };
@@ -139,7 +151,10 @@ impl Client {
                 && !size.is_multiple_of(PAGE)
             {
                 self.pages.on_edge_changed(first);
-                self.pages.get_mut(first).into_iter().for_each(cut_page);
+                if self.pages.part(first).is_some() {
+                    let _ = self.pages.on_outdated(first);
+                }
+                self.pages.held_mut(first).into_iter().for_each(|cells| cut_page(cells, size));
                 first += 1;
             }
             if change.is_gated() {

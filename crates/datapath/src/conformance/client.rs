@@ -1,7 +1,7 @@
 //! One client of the suite: what a driver does with the room.
 use super::changes::Change;
 use super::flush::{Flush, Local};
-use super::{PAGES, RPC_PAGES, Verdict, World};
+use super::{CELL, CELLS, Cells, PAGES, RPC_PAGES, Verdict, World, last};
 use crate::{
     Answer, ChosenOf, Claimed, Fate, Fsync, Moment, PAGE, Pages, Rank, Target, TargetLimits, Ticket, Unsynced, WriteOut,
 };
@@ -47,7 +47,7 @@ pub(super) enum Rpc {
     },
     Write {
         out: WriteOut,
-        values: Vec<u64>,
+        values: Vec<Cells>,
         urgent: bool,
     },
     Change(Change),
@@ -79,8 +79,8 @@ pub(super) enum Job {
 
 /// An fsync under way: what it must find on stable storage.
 struct Syncing {
-    /// The last write of each page by a program here; 0: none, or it was reported as lost.
-    wrote: Vec<u64>,
+    /// The last write of each part of each page by a program here; 0: none, or it was reported as lost.
+    wrote: Vec<Cells>,
     /// The last transaction that was answered.
     answered: u64,
     /// What goes first.
@@ -98,7 +98,7 @@ struct Urgent {
 
 pub(super) struct Client {
     pub(super) number: usize,
-    pub(super) pages: Pages<u64>,
+    pub(super) pages: Pages<Cells>,
     pub(super) target: Target<()>,
     pub(super) locks: Vec<Lock>,
     /// Places of the window, and those of them that are kept for urgent RPCs.
@@ -122,7 +122,7 @@ pub(super) struct Client {
     /// How long the last cut here has left the object, and how often it had become longer before.
     pub(super) cut_to: Option<(u64, u64)>,
     unsynced: Unsynced,
-    wrote: Vec<u64>,
+    wrote: Vec<Cells>,
     /// As [`Unsynced::answered`] should be.
     answered: u64,
     syncing: Option<Syncing>,
@@ -155,7 +155,7 @@ impl Client {
             sizing: false,
             cut_to: None,
             unsynced: Unsynced::default(),
-            wrote: vec![0; PAGES as usize],
+            wrote: vec![[0; CELLS]; PAGES as usize],
             answered: 0,
             syncing: None,
         }
@@ -185,14 +185,17 @@ impl Client {
     /// What a page shows, if it is cached; it must be the truth.
     fn look(&self, w: &mut World, page: u64) -> Result<bool, String> {
         let beyond = page * PAGE >= self.pages.size();
-        let value = if beyond { Some(0) } else { self.pages.get(page).copied() };
+        let value = if beyond { Some([0; CELLS]) } else { self.pages.get(page).copied() };
         // Who reads beside a cut may see both.
         let Some(value) = value.filter(|_| !self.pages.is_changing(page, page + 1)) else { return Ok(false) };
         w.seen.looks += 1;
         w.seen.looks_beyond += u64::from(beyond);
         let truth = w.truth[page as usize];
         if value != truth {
-            return Err(format!("client {} sees write {value} in page {page}, and should see {truth}", self.number));
+            return Err(format!(
+                "client {} sees writes {value:?} in page {page}, and should see {truth:?}",
+                self.number
+            ));
         }
         Ok(true)
     }
@@ -232,7 +235,7 @@ impl Client {
     /// An fsync under way will answer an error, and what was written before is no promise any more.
     pub(super) fn give_up_fsync(&mut self) {
         self.syncing = None;
-        self.wrote.fill(0);
+        self.wrote.fill([0; CELLS]);
     }
     fn is_flushing(&self) -> bool {
         self.syncing.as_ref().is_some_and(|s| s.asked.is_none())
@@ -267,10 +270,16 @@ impl Client {
             let committed = w.committed;
             return Err(format!("an fsync succeeds: transaction {answered} was answered, {committed} is committed"));
         }
-        let unstable =
-            |p: &usize| w.truth[*p] == wrote[*p] && (w.ost[*p] != wrote[*p] || w.changed_by[*p] > w.committed);
-        match (0..wrote.len()).filter(|p| wrote[*p] != 0).find(unstable) {
-            Some(p) => Err(format!("an fsync succeeds, and write {} of page {p} is not on stable storage", wrote[p])),
+        let unstable = |&(p, cell): &(usize, usize)| {
+            let write = wrote[p][cell];
+            let is_last = write != 0 && w.truth[p][cell] == write;
+            is_last && (w.ost[p][cell] != write || w.changed_by[p][cell] > w.committed)
+        };
+        match (0..wrote.len()).flat_map(|p| (0..CELLS).map(move |cell| (p, cell))).find(unstable) {
+            Some((p, cell)) => {
+                let write = wrote[p][cell];
+                Err(format!("an fsync succeeds, and write {write} of page {p} is not on stable storage"))
+            }
             None => Ok(()),
         }
     }
@@ -279,7 +288,10 @@ impl Client {
         if self.is_flushing() {
             return Ok(());
         }
-        let Some((id, first)) = self.pick(w, true) else { return Ok(()) };
+        let Some((id, mut first)) = self.pick(w, true) else { return Ok(()) };
+        if w.rng.chance(0.2) {
+            first = self.loading_under(id).unwrap_or(first);
+        }
         if !self.target.books.has_room(PAGE) {
             self.flush_some(w);
             return Ok(());
@@ -296,24 +308,43 @@ impl Client {
             self.start_write(w, chosen, false);
         }
     }
-    /// False: its bytes have to be loaded first.
+    /// A page on its way, under a lock.
+    fn loading_under(&self, id: u64) -> Option<u64> {
+        let lock = self.locks.iter().find(|l| l.id == id)?;
+        (lock.first..lock.end).find(|p| self.pages.is_loading(*p))
+    }
+    /// Which parts of a page a program writes. They reach to its end where the object does not: then all that was written of it ends
+    /// with a page.
+    fn cells_to_write(w: &mut World, page: u64) -> core::ops::Range<usize> {
+        if w.rng.chance(0.5) {
+            return 0..CELLS;
+        }
+        let first = w.rng.below(CELLS as u64) as usize;
+        let is_within = w.size >= (page + 1) * PAGE;
+        let cells = 1 + w.rng.below((CELLS - first) as u64) as usize;
+        first..if is_within { first + cells } else { CELLS }
+    }
+    /// False: the page has to be loaded first.
     fn write_page(&mut self, w: &mut World, lock: u64, page: u64) -> Result<bool, String> {
-        let whole = w.rng.chance(0.5) || page * PAGE >= self.pages.size();
-        let seen = self.look(w, page)?;
-        if !self.pages.is_cached(page) {
-            if !whole && !seen {
-                self.load(w, lock, page, page + 1);
-                return Ok(false);
-            }
-            self.pages.on_overwritten(page);
-            self.pages.on_put(page, 0, false);
+        self.look(w, page)?;
+        let cells = Client::cells_to_write(w, page);
+        let bytes = (cells.start as u64 * CELL) as u32..(cells.end as u64 * CELL) as u32;
+        if !self.pages.takes(page, &bytes) {
+            self.load(w, lock, page, page + 1);
+            return Ok(false);
+        }
+        let fresh = self.pages.held(page).is_none();
+        if fresh {
+            self.pages.on_put(page, [0; CELLS], false);
         }
         let version = w.version();
         w.longer += 1;
-        *self.pages.get_mut(page).expect("it is cached") = version;
-        w.truth[page as usize] = version;
-        self.wrote[page as usize] = version;
-        let was_clean = self.pages.on_written(page);
+        self.pages.held_mut(page).expect("it is cached")[cells.clone()].fill(version);
+        w.truth[page as usize][cells.clone()].fill(version);
+        self.wrote[page as usize][cells].fill(version);
+        let valid = self.pages.size().saturating_sub(page * PAGE).min(PAGE);
+        w.seen.parts += u64::from(fresh && bytes != (0..PAGE as u32));
+        let was_clean = self.pages.on_written_to(page, bytes, fresh, valid);
         self.pages.on_grown((page + 1) * PAGE);
         if !self.target.on_written(&mut self.pages, page, was_clean) {
             self.through.push(Flush::new(&self.pages, Extent::at(page * PAGE, PAGE), 0));
@@ -322,7 +353,12 @@ impl Client {
         Ok(true)
     }
     pub(super) fn reclaim(&mut self, w: &mut World) {
-        let page = w.rng.below(PAGES);
+        let mut page = w.rng.below(PAGES);
+        if w.rng.chance(0.5) {
+            // One that is here in part while the rest of it is on its way.
+            let parts = (0..PAGES).filter(|p| self.pages.part(*p).is_some() && self.pages.is_evictable(*p));
+            page = parts.max_by_key(|p| self.pages.is_loading(*p)).unwrap_or(page);
+        }
         if self.pages.is_evictable(page) {
             let _ = self.pages.on_reclaimed(page);
         }
@@ -405,7 +441,7 @@ impl Client {
         if out.pages.len() > RPC_PAGES as usize {
             self.crowded = Some(format!("client {} writes {} pages at once", self.number, out.pages.len()));
         }
-        let values = out.pages.iter().map(|p| *self.pages.get(*p).expect("a dirty page is cached")).collect();
+        let values = out.pages.iter().map(|p| *self.pages.held(*p).expect("a dirty page is cached")).collect();
         self.send(w, Rpc::Write { out, values, urgent }, urgent);
     }
 
@@ -475,9 +511,10 @@ impl Client {
     pub(super) fn answered(&mut self, w: &mut World, rpc: Rpc, answer: Answer, read: &[u64]) -> Verdict {
         match rpc {
             Rpc::Read { claim, lock, urgent } => {
-                for (page, value) in (claim.first..claim.end).zip(read) {
+                for (page, came) in (claim.first..claim.end).zip(read.as_chunks::<CELLS>().0) {
                     if self.pages.on_arrived(claim, page) {
-                        self.pages.on_put(page, *value, false);
+                        let merged = self.merged(w, page, *came);
+                        self.pages.on_put(page, merged, false);
                     } else {
                         w.seen.late += 1;
                     }
@@ -531,12 +568,21 @@ impl Client {
             }
         }
     }
-    fn write_failed(&mut self, w: &mut World, out: &WriteOut, values: &[u64], answer: Answer) {
+    /// A page that came, but for what is known of it here.
+    fn merged(&self, w: &mut World, page: u64, mut came: Cells) -> Cells {
+        if let Some((known, held)) = self.pages.part(page).zip(self.pages.held(page)) {
+            let known = (u64::from(known.start) / CELL) as usize..(u64::from(known.end) / CELL) as usize;
+            came[known.clone()].copy_from_slice(&held[known]);
+            w.seen.parts_filled += 1;
+        }
+        came
+    }
+    fn write_failed(&mut self, w: &mut World, out: &WriteOut, values: &[Cells], answer: Answer) {
         w.seen.failures += 1;
         self.give_up_fsync();
         // "Come again" is no reason to lose anything.
         for (page, value) in out.pages.iter().zip(values).filter(|_| answer != Answer::ComeAgain) {
-            self.lost[*page as usize] = self.lost[*page as usize].max(*value);
+            self.lost[*page as usize] = self.lost[*page as usize].max(last(value));
             // What the programs are told is lost is what the OST has.
             if !self.pages.is_unwritten(Extent::at(page * PAGE, PAGE)) {
                 w.truth[*page as usize] = w.ost[*page as usize];

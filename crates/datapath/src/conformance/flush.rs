@@ -1,6 +1,6 @@
 //! A flush of the suite: what it owes when it begins, and that nothing of it is missing when it ends.
 use super::client::{Client, Job, Lock};
-use super::{World, rank};
+use super::{Cells, World, last, rank};
 use crate::{Flushing, Objects, PAGE, Pages, Ticket};
 use alloc::format;
 use alloc::string::String;
@@ -9,14 +9,14 @@ use types::Extent;
 
 /// The pages of a client and its locks, as a choice looks at them.
 pub(super) struct Local<'a> {
-    pub(super) pages: &'a mut Pages<u64>,
+    pub(super) pages: &'a mut Pages<Cells>,
     pub(super) locks: &'a [Lock],
 }
 
 impl Objects<()> for Local<'_> {
-    type Page = u64;
+    type Page = Cells;
     type Right = u64;
-    fn with_pages<T>(&mut self, (): &(), step: impl FnOnce(&mut Pages<u64>) -> T) -> Option<T> {
+    fn with_pages<T>(&mut self, (): &(), step: impl FnOnce(&mut Pages<Cells>) -> T) -> Option<T> {
         Some(step(self.pages))
     }
     fn right_to(&mut self, (): &(), page: u64) -> (u64, Extent) {
@@ -37,12 +37,12 @@ pub(super) struct Flush {
 }
 
 impl Flush {
-    pub(super) fn new(pages: &Pages<u64>, extent: Extent, lock: u64) -> Flush {
+    pub(super) fn new(pages: &Pages<Cells>, extent: Extent, lock: u64) -> Flush {
         let unwritten = |p: &u64| {
             let page = Extent::at(p * PAGE, PAGE);
             extent.overlaps(&page) && pages.is_unwritten(page)
         };
-        let owed = pages.cached().filter(unwritten).map(|p| (p, *pages.get(p).expect("it is cached"))).collect();
+        let owed = pages.cached().filter(unwritten).map(|p| (p, last(pages.held(p).expect("it is cached")))).collect();
         Flush { extent, lock, ticket: None, owed }
     }
 }

@@ -3,8 +3,8 @@
 //! Programs at both clients read, write, punch, cut, extend and flush pages of one object under locks that a server gives and takes back.
 //! RPCs are carried out and answered in any order; the OST refuses some ("come again"), damages some, fails some; a client is
 //! evicted at times. Checked all along:
-//! - what a program reads, or writes into, is the last write or cut of that page that was answered to any program, also behind
-//!   the end of the object as its client knows it, where it reads zeros;
+//! - what a program reads, or writes into, is the last write or cut of those bytes that was answered to any program, also behind
+//!   the end of the object as its client knows it, where it reads zeros; programs write whole pages and parts of them;
 //! - under a lock over the object's end its known size is its size; where any lock is held the object reaches as far as is known,
 //!   and after a cut here it is known to be no longer until somebody makes it longer;
 //! - a flush ends only when everything that was dirty or under way when it began is out, or was told as lost;
@@ -29,6 +29,18 @@ mod changes;
 mod client;
 mod flush;
 use client::{Client, Rpc};
+
+/// Parts of a page that programs write by themselves.
+const CELLS: usize = 4;
+/// What a page holds: of each part the number of the write that it shows; 0: never written, or cut.
+type Cells = [u64; CELLS];
+/// Bytes of such a part.
+const CELL: u64 = PAGE / CELLS as u64;
+
+/// The last write that a page shows.
+fn last(cells: &Cells) -> u64 {
+    cells.iter().map(|write| write & !changes::CUT).max().unwrap_or(0)
+}
 
 /// Pages of the object: more than one block of the map.
 const PAGES: u64 = 72;
@@ -71,6 +83,10 @@ pub const FAULTS: &[(&str, &str)] = &[
     ("lock-overtakes-nothing", "A size that was asked for before a lock came is believed under it."),
     ("lock-assures-nothing", "What came with a lock is forgotten for what came with an older one."),
     ("late-lock-believed", "What comes with a lock is believed of all the object, however late it comes."),
+    ("part-shown", "A page is read of which only some bytes are known."),
+    ("part-written-whole", "A page of which only some bytes are known is written out whole."),
+    ("part-with-gap", "Bytes of a page that nobody knows lie between two writes to it."),
+    ("part-leaves-claim", "A page that was known in part is filled by what was on its way before it was written out."),
     ("fsync-trusts-answers", "An fsync takes what was answered for what is on stable storage."),
 ];
 
@@ -79,6 +95,10 @@ pub const FAULTS: &[(&str, &str)] = &[
 pub struct Coverage {
     /// Pages compared with the truth when a program used them.
     pub looks: u64,
+    /// Writes of parts of pages that were not cached.
+    pub parts: u64,
+    /// Pages that were known in part and loaded.
+    pub parts_filled: u64,
     /// Holes that were answered.
     pub changes: u64,
     /// Looks behind the object's end as a client knows it.
@@ -115,9 +135,9 @@ pub struct Coverage {
 struct World {
     rng: Rng,
     clock: u64,
-    /// What each page holds at the OST, and what it must show: the number of its last write; 0: never written, or cut.
-    ost: Vec<u64>,
-    truth: Vec<u64>,
+    /// What each page holds at the OST, and what it must show.
+    ost: Vec<Cells>,
+    truth: Vec<Cells>,
     /// Programs are where the object ends.
     at_end: bool,
     /// Bytes that the OST has.
@@ -129,10 +149,10 @@ struct World {
     /// The last write of each page that the OST carried out.
     arrived: Vec<u64>,
     versions: u64,
-    /// The OST's last transaction, the last that is on stable storage, and the last that changed each page.
+    /// The OST's last transaction, the last that is on stable storage, and the last that changed each part of each page.
     transaction: u64,
     committed: u64,
-    changed_by: Vec<u64>,
+    changed_by: Vec<Cells>,
     /// The server's book of each client's grant, in bytes.
     granted: [u64; 2],
     flights: Vec<Flight>,
@@ -164,8 +184,8 @@ pub fn check(seed: u64) -> Result<Coverage, String> {
     let mut w = World {
         rng: Rng::named(seed, "datapath.conformance"),
         clock: 0,
-        ost: vec![0; PAGES as usize],
-        truth: vec![0; PAGES as usize],
+        ost: vec![[0; CELLS]; PAGES as usize],
+        truth: vec![[0; CELLS]; PAGES as usize],
         size: 0,
         longer: 0,
         fails_next: false,
@@ -174,7 +194,7 @@ pub fn check(seed: u64) -> Result<Coverage, String> {
         versions: 0,
         transaction: 0,
         committed: 0,
-        changed_by: vec![0; PAGES as usize],
+        changed_by: vec![[0; CELLS]; PAGES as usize],
         granted: [GRANT_PAGES * PAGE; 2],
         flights: Vec::new(),
         locks: 0,
@@ -234,7 +254,7 @@ impl World {
             c.is_at_rest(granted)?;
         }
         match (0..PAGES as usize).find(|p| self.ost[*p] != self.truth[*p]) {
-            Some(p) => Err(format!("page {p} is {} at the OST and should be {}", self.ost[p], self.truth[p])),
+            Some(p) => Err(format!("page {p} is {:?} at the OST and should be {:?}", self.ost[p], self.truth[p])),
             None => Ok(()),
         }
     }
@@ -308,13 +328,24 @@ impl World {
         let flight = &self.flights[i];
         let mut values = Vec::new();
         match &flight.rpc {
-            Rpc::Read { claim, .. } => values.extend_from_slice(&self.ost[claim.first as usize..claim.end as usize]),
+            Rpc::Read { claim, .. } => {
+                values.extend(self.ost[claim.first as usize..claim.end as usize].iter().flatten());
+            }
             Rpc::Write { out, values, .. } => {
                 self.transaction += 1;
-                for (page, value) in out.pages.iter().zip(values) {
-                    self.ost[*page as usize] = *value;
-                    self.arrived[*page as usize] = self.arrived[*page as usize].max(*value);
-                    self.changed_by[*page as usize] = self.transaction;
+                for (page, written) in out.pages.iter().zip(values) {
+                    let p = *page as usize;
+                    let brought = |cell: &usize| {
+                        let bytes = Extent::at(page * PAGE + *cell as u64 * CELL, CELL);
+                        out.extents.iter().any(|e| e.overlaps(&bytes))
+                    };
+                    for cell in (0..CELLS).filter(brought) {
+                        // What was there before is as stable as it was.
+                        if core::mem::replace(&mut self.ost[p][cell], written[cell]) != written[cell] {
+                            self.changed_by[p][cell] = self.transaction;
+                        }
+                    }
+                    self.arrived[p] = self.arrived[p].max(last(written));
                 }
                 let end = out.extents.last().map_or(0, |e| e.end);
                 self.size = self.size.max(end);
