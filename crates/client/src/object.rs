@@ -59,6 +59,8 @@ pub(crate) struct Object<F> {
     cuts_here: Cell<u64>,
     /// This client makes it shorter at its OST, and does not know yet whether that is done.
     being_cut: Cell<bool>,
+    /// Pages (first, one past the last) that reads wait for: they stay until they were read, wherever the policy puts them.
+    wanted: RefCell<Vec<(u64, u64)>>,
     /// A load, a write-out or a change ended.
     pub(crate) changed: Event,
     /// Until when no lock is asked for ahead of a reader: another client's stood in the way of one.
@@ -90,6 +92,20 @@ impl<F> Drop for Cutting<F> {
     }
 }
 
+/// A read of pages that waits for some of them: until this goes none leaves to make room. A policy may put what is read in large
+/// pieces where it leaves first (FGF-LRU does), and the first pages would be gone when the last ones come.
+pub(crate) struct Wanted<'a, F> {
+    object: &'a Object<F>,
+    pages: (u64, u64),
+}
+impl<F> Drop for Wanted<'_, F> {
+    fn drop(&mut self) {
+        let mut wanted = self.object.wanted.borrow_mut();
+        let at = wanted.iter().position(|pages| *pages == self.pages);
+        at.into_iter().for_each(|i| drop(wanted.swap_remove(i)));
+    }
+}
+
 impl<F: OfFile> Object<F> {
     pub(crate) fn new(id: ObjectId, ost: usize, cache: Rc<PageCache>) -> Rc<Object<F>> {
         Rc::new(Object {
@@ -107,6 +123,7 @@ impl<F: OfFile> Object<F> {
             cut_mark: Cell::default(),
             cuts_here: Cell::default(),
             being_cut: Cell::default(),
+            wanted: RefCell::default(),
             changed: Event::new(),
             no_lock_ahead_until: Cell::new(Instant(0)),
             appending: Rc::new(Semaphore::new(1)),
@@ -200,6 +217,7 @@ impl<F: OfFile> Object<F> {
         into.add("unwritten pages", pages.unwritten_pages() as u64);
         into.add("claimed pages", pages.loading_pages());
         into.add("changes of objects", pages.changes() as u64);
+        into.add("reads that wait for pages", self.wanted.borrow().len() as u64);
         into.add_if("cuts of objects", self.being_cut.get());
         into.add_if("turns to append", self.appending.available() != 1);
     }
@@ -240,6 +258,11 @@ impl<F: OfFile> Object<F> {
         gone.into_iter().for_each(|cached| self.cache.remove(cached.id));
     }
 
+    /// A read waits for these pages.
+    pub(crate) fn wanted(&self, first: u64, end: u64) -> Wanted<'_, F> {
+        self.wanted.borrow_mut().push((first, end));
+        Wanted { object: self, pages: (first, end) }
+    }
     /// Whether a change of one of the pages is under way.
     pub(crate) fn is_changing(&self, first: u64, end: u64) -> bool {
         self.pages.borrow().is_changing(first, end)
@@ -436,7 +459,8 @@ impl<F: OfFile> PageOwner for Object<F> {
         cache::block_id(self.id.0.seq ^ u64::from(self.id.0.oid) << 20, page)
     }
     fn is_evictable(&self, page: u64) -> bool {
-        self.pages.borrow().is_evictable(page)
+        let wanted = self.wanted.borrow().iter().any(|(first, end)| (*first..*end).contains(&page));
+        !wanted && self.pages.borrow().is_evictable(page)
     }
     fn on_reclaimed(&self, page: u64) -> bool {
         self.pages.borrow_mut().on_reclaimed(page).1

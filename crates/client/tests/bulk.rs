@@ -66,3 +66,33 @@ fn brw_size_that_is_lowered_fails_nothing_of_a_connected_client() {
         assert_eq!(other.osts().all()[0].rpc_pages_max(), 256, "who connects later is told of the new size");
     });
 }
+
+/// A policy that lets go first of what is read in large pieces must not let go of a piece before it was read.
+#[test]
+fn a_piece_that_is_read_into_a_full_cache_is_fetched_once_whatever_the_policy() {
+    const CACHE: u64 = 8 * MIB;
+    for policy in cache::registry().iter().map(|p| p.name) {
+        let world = World::new(10, 1, OstConfig::default());
+        let [(maker, _), (c, _)] = [0, 1].map(|_| {
+            world
+                .client(|c| (c.cache_bytes, c.cache_policy, c.readahead_policy) = (CACHE, policy.into(), "none".into()))
+        });
+        world.run(Duration::from_secs(3600), async {
+            let made = create(&maker, "f").await;
+            let wanted = pattern(0, 4 * CACHE as usize, 3);
+            maker.data().write(&made, 0, &wanted).await.unwrap();
+            maker.data().fsync(&made, false).await.unwrap();
+            let file = open(&c, "f", 0).await;
+            // Fine accesses fill the cache.
+            for page in 0..2 * CACHE / 4096 {
+                c.data().read(&file, page * 4096, 4096).await.unwrap();
+            }
+            for at in (2 * CACHE..4 * CACHE).step_by(MIB as usize) {
+                let before = asked(&world, 0, "read");
+                let piece = c.data().read(&file, at, MIB as usize).await.unwrap().to_vec();
+                assert!(piece == wanted[at as usize..][..MIB as usize]);
+                assert_eq!(asked(&world, 0, "read") - before, 1, "{policy}: the piece at {at}");
+            }
+        });
+    }
+}

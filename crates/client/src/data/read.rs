@@ -286,8 +286,9 @@ impl Data {
         let object = &s.objects[usize::from(piece.stripe.0)];
         let osc = self.osts.osc(object.ost);
         let access = PageAccess::of_request(0, request, s.layout.geometry().stripe_size());
-        let (held, came) = self.lock_for_read(&file.inode, &osc, object, piece.object, Some(access), kernel).await?;
         let (first, end) = page_range(piece.object);
+        let _wanted = object.wanted(first, end);
+        let (held, came) = self.lock_for_read(&file.inode, &osc, object, piece.object, Some(access), kernel).await?;
         if came {
             let reach = end.min(object.size().div_ceil(PAGE));
             self.pages.count(&access, reach.saturating_sub(first), 0);
