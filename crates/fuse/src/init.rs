@@ -27,7 +27,7 @@ pub enum ReaddirPlus {
 #[derive(Clone, Debug)]
 pub struct SessionConfig {
     /// Largest WRITE and READ payload in bytes, multiple of 4096, 4096..=16 MiB, default 1 MiB (more gains nothing, and
-    /// needs the sysctl `fs.fuse.max_pages_limit`). Every request slot reserves that much address space.
+    /// needs the sysctl `fs.fuse.max_pages_limit`). Every request slot reserves that much address space, and a page.
     pub max_write_bytes: u32,
     /// Kernel read-ahead for page-cache reads in bytes, default 1 MiB; half of `max_write_bytes` at most.
     pub max_readahead_bytes: u32,
@@ -175,7 +175,7 @@ pub fn negotiate(arg: &InitIn, config: &SessionConfig, want_ring: bool) -> Resul
         congestion_threshold: config.max_background - config.max_background / 4,
         max_write: write,
         time_gran: config.time_granularity_ns,
-        max_pages: u16::try_from(write / 4096).expect("at most 16 MiB"),
+        max_pages: u16::try_from(pages_of_buffer(write)).expect("at most 16 MiB"),
         flags2: (flags >> 32) as u32,
         request_timeout: u16::try_from(timeout_s).unwrap_or(u16::MAX),
         ..Default::default()
@@ -189,6 +189,12 @@ pub fn negotiate(arg: &InitIn, config: &SessionConfig, want_ring: bool) -> Resul
         max_background: config.max_background,
     };
     Ok((out, negotiated))
+}
+
+/// Pages of memory over which a buffer of so many bytes may lie: it need not begin at one. A kernel allows no more than its sysctl
+/// `fs.fuse.max_pages_limit` (256), and sends a buffer that lies over more in two requests.
+pub(crate) const fn pages_of_buffer(bytes: u32) -> u32 {
+    bytes / 4096 + 1
 }
 
 /// Half of `bytes` in whole pages, one at least.
@@ -284,6 +290,15 @@ mod tests {
         assert_eq!(out.max_readahead, 4096, "whole pages of half of it");
         let (out, _) = negotiate(&offer(45, !0), &SessionConfig { max_write_bytes: 4096, ..c }, true).unwrap();
         assert_eq!(out.max_readahead, 4096);
+    }
+
+    #[test]
+    fn a_buffer_that_begins_within_a_page_of_memory_fits_one_request() {
+        for (bytes, pages) in [(4096, 2), (1 << 20, 257), (16 << 20, 4097)] {
+            let config = SessionConfig { max_write_bytes: bytes, ..SessionConfig::default() };
+            let (out, _) = negotiate(&offer(45, !0), &config, true).unwrap();
+            assert_eq!((out.max_write, out.max_pages), (bytes, pages));
+        }
     }
 
     #[test]

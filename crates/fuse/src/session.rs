@@ -5,7 +5,7 @@
 use crate::abi::*;
 use crate::crew::{SlotEnd, SlotTask};
 use crate::drops::Drops;
-use crate::init::{InitError, Negotiated, SessionConfig, ask_again, negotiate};
+use crate::init::{InitError, Negotiated, SessionConfig, ask_again, negotiate, pages_of_buffer};
 use crate::interrupt::InterruptTable;
 use crate::notify::{Done, Notifier};
 use crate::pipe::Pipe;
@@ -93,9 +93,9 @@ impl Shared {
         self.negotiated.has(init::SETXATTR_EXT)
     }
 
-    /// Payload bytes of a slot: what the kernel demands of ring entries, and a full WRITE.
+    /// Payload bytes of a slot: what the kernel demands of ring entries, all pages that it may send, and a full WRITE.
     pub fn payload_bytes(&self) -> usize {
-        (self.negotiated.max_write_bytes as usize).max(MIN_READ_BUFFER)
+        (pages_of_buffer(self.negotiated.max_write_bytes) as usize * 4096).max(MIN_READ_BUFFER)
     }
 
     /// Whether other threads may answer: a model of a kernel hears of answers in the order of its world.
