@@ -80,8 +80,12 @@ pub async fn repair(kv: &Rc<dyn MetaKv>, report: &Report, objects: &Objects, now
     r.lost_and_found();
     r.links();
     r.numbers();
-    let Repair { rows, done, .. } = r;
+    let Repair { rows, mut done, .. } = r;
     if !rows.is_empty() {
+        if done.is_empty() {
+            // Who hears of nothing believes that nothing more can be done.
+            done.push(format!("{} record(s) agree with the others now", rows.len()));
+        }
         kv.commit(Arc::new(KvBatch { changes: rows, ..KvBatch::default() })).await?;
     }
     Ok(done)
@@ -538,8 +542,12 @@ impl<'a> Repair<'a> {
             owned.for_each(|id| row.keep(id));
         }
         for (ost, row) in &self.precreates {
-            if p.precreates.get(ost) != Some(row) {
+            let before = p.precreates.get(ost);
+            if before != Some(row) {
                 self.rows.insert(keys::precreate(*ost), Some(wire::encode(row)));
+            }
+            if before.map(|b| (b.last_used, b.ceiling)) != Some((row.last_used, row.ceiling)) {
+                self.done.push(format!("OST{:04x} counts its objects up to {} as given out now", ost.0, row.last_used));
             }
         }
         let inodes = self.inodes.len() as u64;

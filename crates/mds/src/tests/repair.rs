@@ -117,7 +117,10 @@ fn repaired(fs: &Fs, kv: &Rc<MemoryKv>, objects: &BTreeMap<ObjectId, u64>) -> Ve
         assert!(round < 4, "it does not end: {:?} {strays:?} {missing:?} after {said:?}", report.findings);
         let kv: Rc<dyn MetaKv> = kv.clone();
         let objects = Objects { strays, missing, ..Objects::default() };
-        said.extend(fs.world.run(repair(&kv, &report, &objects, WallTime(9))).unwrap());
+        let now = fs.world.run(repair(&kv, &report, &objects, WallTime(9))).unwrap();
+        // Of whom nothing is heard, nothing more is expected.
+        assert!(!now.is_empty(), "it says nothing of {:?}", report.findings);
+        said.extend(now);
     }
     said
 }
@@ -263,6 +266,19 @@ fn a_repaired_store_starts_and_its_files_are_found() {
     fs.sync();
     let again = look(&fs, &fs.kv);
     assert_eq!(again.findings, []);
+}
+
+#[test]
+fn an_ost_whose_allocation_state_is_lost_counts_on_from_the_highest_object_of_a_file() {
+    let fs = store();
+    let clean = look(&fs, &fs.kv);
+    let objects: BTreeMap<ObjectId, u64> = clean.objects.keys().chain(&clean.doomed).map(|o| (*o, 5)).collect();
+    let ost = OstIndex(0);
+    let kv = with(&fs, |map| drop(map.remove(&keys::precreate(ost).to_vec()).expect("it has given objects out")));
+    let found = look(&fs, &kv).findings;
+    assert!(matches!(found[..], [Finding::Allocation { says: 0, .. }]), "{found:?}");
+    let said = repaired(&fs, &kv, &objects);
+    assert!(matches!(&said[..], [one] if one.contains("OST0000") && one.contains("given out")), "{said:?}");
 }
 
 #[test]
