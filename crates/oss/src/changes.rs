@@ -67,11 +67,6 @@ impl Changes {
         }
     }
 
-    /// Whether any object is followed.
-    pub fn is_asked(&self) -> bool {
-        !self.followed.is_empty()
-    }
-
     /// An object is gone.
     pub fn forget(&mut self, object: ObjectId) {
         self.followed.remove(&object);

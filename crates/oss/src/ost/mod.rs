@@ -191,10 +191,10 @@ impl Ost {
 
     /// Changes an object, which whoever copies it hears of.
     async fn update(&self, object: ObjectId, update: Update) -> Result<Applied, FsError> {
-        let ranges = self.changes.borrow().is_asked().then(|| crate::changes::ranges_of(&update));
+        // Also when nobody has asked yet: who asks meanwhile may hear of the size that was.
+        let ranges = crate::changes::ranges_of(&update);
         let applied = self.store.update(object, update).await?;
-        // Who asked for the first time meanwhile reads when this lets it.
-        ranges.into_iter().for_each(|ranges| self.changes.borrow_mut().note(object, &ranges));
+        self.changes.borrow_mut().note(object, &ranges);
         Ok(applied)
     }
 
