@@ -118,8 +118,10 @@ impl Onlooker {
             for c in 0..self.context.cluster.clients.len() {
                 let Some(author) = self.context.author(c) else { continue };
                 let found = self.context.on(c, "onlooker: look", async move |c| seen(c, dir, round).await).await;
+                // Who has not come back yet has not heard that its locks are called back, and may answer from what it knows.
                 if let Some(Ok(found)) = found
                     && self.context.is_sound(author)
+                    && self.context.cluster.has_all_sessions(c)
                 {
                     said.push((c, found));
                 }
