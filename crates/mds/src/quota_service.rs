@@ -140,8 +140,10 @@ impl Mds {
         let now = self.clock();
         for u in &reply.usages {
             let (id, told) = ((u.kind, u.id), Share { used: u.used, share: u.share, told: reply.told });
-            // Of whom nothing is limited, neither here nor there, nothing has to be known.
-            if u.share == UNLIMITED && !self.quotas.account(id).limits_blocks() {
+            // Of whom nothing is limited, neither here nor there, nothing has to be known. A share that it had is one no more: with the
+            // next limit it has to be told another.
+            let account = self.quotas.account(id);
+            if u.share == UNLIMITED && !account.limits_blocks() && account.shares.of(ost).is_none() {
                 continue;
             }
             let change = self.quotas.heard(id, ost, told, now);

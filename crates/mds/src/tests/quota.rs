@@ -299,6 +299,18 @@ fn osts_have_shares_of_a_limit_and_give_back_what_another_needs() {
 }
 
 #[test]
+fn a_limit_that_was_taken_away_and_comes_again_is_known_to_every_ost_when_that_is_answered() {
+    let fs = Fs::new();
+    let limit = |bytes| QuotaLimits { block_hard: bytes, ..QuotaLimits::default() };
+    for bytes in [10 * MIB, 0, 8 * MIB] {
+        fs.set_quota(USER, 5, QuotaBits::BLOCK_HARD, limit(bytes));
+        let all = fs.osts.quotas.borrow();
+        let shares: Vec<u64> = (0..2).map(|ost| all[&(OstIndex(ost), USER, 5)].1).collect();
+        assert!(shares.iter().all(|share| (*share == UNLIMITED) == (bytes == 0)), "{bytes}: {shares:?}");
+    }
+}
+
+#[test]
 fn bytes_above_a_soft_limit_have_their_grace_and_are_held_when_it_is_over() {
     let fs = Fs::new();
     let grace = SetQuotaRequest { set: QuotaBits::BLOCK_GRACE, block_grace_s: 60, ..SetQuotaRequest::default() };
