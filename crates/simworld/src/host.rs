@@ -191,6 +191,11 @@ impl Host {
         hosts.push(state.clone());
         Host { core: core.clone(), state }
     }
+    /// What its clock shows.
+    #[must_use]
+    pub fn wall(&self) -> WallTime {
+        WallTime(EPOCH_NS + self.state.clock_at(self.core.now()).0 as i64 + self.state.skew_ns)
+    }
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {

@@ -102,6 +102,25 @@ pub const BUGS: &[Bug] = &[
     bug("repair-unnamed", "A repair leaves a file with damaged data under its name, and says nothing."),
     bug("rolled-back", "A repair gives a whole commit up of which one page rotted, instead of that page."),
     bug("link-uncounted", "A hard link is not counted."),
+    bug("removal-uncounted", "An inode that goes counts on for its user, group and project."),
+    bug("replay-uncounted", "What clients replay to a restarted metadata server counts for nobody."),
+    bug("chown-keeps-count", "An inode that changes hands counts on for whom it was of."),
+    bug("owner-not-told", "OSTs do not hear that a file changed hands."),
+    bug("usage-apart", "An OST's counts are not part of the commit that changes what they count."),
+    bug("quota-ignored", "An OST lets writes in whatever the share is."),
+    bug("share-not-kept", "An OST forgets, when it dies, that it gave a part of its share back."),
+    bug("share-told-late", "What an OST said of its share before it said something else counts."),
+    bug("tight-unheard", "A client goes on to write under grant for somebody who has little left."),
+    bug("replay-unrecorded", "What clients replay to a restarted metadata server has no records in the changelog."),
+    bug("cleared-for-all", "What one user of the changelog has cleared is gone for all."),
+    bug("index-given-again", "A restarted metadata server gives records of the changelog numbers that others have."),
+    bug("revocation-not-kept", "A metadata server forgets, when it dies, that a credential was revoked."),
+    bug("revoked-stay", "An OST lets the sessions of a revoked credential go on."),
+    bug("capability-unchecked", "An OST lets a client of a subtree at every object."),
+    bug(
+        "ids-not-mapped",
+        "An OST counts what a client writes for the owner that the client names, whatever ids it has at the servers.",
+    ),
 ];
 
 /// Whether planted bugs are compiled in.

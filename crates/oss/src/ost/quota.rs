@@ -120,7 +120,7 @@ impl<'a> Wants<'a> {
 
 /// The owner that an object gets if it has none. What a client says whose credential maps or squashes ids is made the servers' here.
 pub(super) fn owner_rule(request: &Request, file: Option<&FileOwner>) -> OwnerRule {
-    let limits = request.export.limits().filter(|l| l.changes_ids());
+    let limits = request.export.limits().filter(|l| l.changes_ids() && !types::planted!("ids-not-mapped"));
     let owner = file.map(|f| {
         let (uid, gid) = limits.as_ref().map_or((f.uid, f.gid), |l| {
             let (squash_uid, squash_gid) = l.squash_ids();
@@ -181,6 +181,13 @@ impl Ost {
     fn lacks(&self, who: Charged, more: u64) -> u64 {
         let limited = self.quotas.limited.borrow();
         limited.get(&who).map_or(0, |l| (self.used(who) + l.held).saturating_add(more).saturating_sub(l.share))
+    }
+    /// What one has here, the bytes of writes that were let in among it, and what it may have: bytes; [`UNLIMITED`]: any number.
+    #[must_use]
+    pub fn quota_of(&self, who: Charged) -> (u64, u64) {
+        let limited = self.quotas.limited.borrow();
+        let (held, share) = limited.get(&who).map_or((0, UNLIMITED), |l| (l.held, l.share));
+        (self.used(who) + held, share)
     }
     fn used(&self, who: Charged) -> u64 {
         self.store.usage(who) * BLOCK_BYTES

@@ -2,8 +2,10 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use fsck::Outcome;
 use mds::MetaKv;
-use oss::store::ObjectStore;
+use mds::check::Report;
+use oss::store::{ObjectInfo, ObjectStore, Owner};
 use types::ObjectId;
 
 use super::context::Context;
@@ -18,7 +20,12 @@ pub use rotten::rot_and_repair;
 
 /// Checks all stores against themselves and each other. The cluster has been stopped. What media have lost for good has to be found, and
 /// nothing else; once that is repaired nothing is.
-pub async fn check_stores(context: &Rc<Context>) {
+/// With `counts` they are first looked at as `stria fsck` does, which compares what is counted for users, groups and projects with what
+/// is there.
+pub async fn check_stores(context: &Rc<Context>, counts: bool) {
+    if counts && context.scars.hit.borrow().is_empty() {
+        check_counts(context).await;
+    }
     check_all(context).await;
     if !context.failed() && !context.scars.hit.borrow().is_empty() {
         if let Err(e) = scars::find_and_repair(context).await {
@@ -26,6 +33,13 @@ pub async fn check_stores(context: &Rc<Context>) {
         }
         check_all(context).await;
     }
+}
+
+async fn check_counts(context: &Rc<Context>) {
+    let down = Down::of(&context.cluster);
+    let found = fsck::run(&down, false, false).await;
+    let outcome = if found == Ok(Outcome::Clean) { Ok(()) } else { Err(format!("{found:?}: {:?}", down.said())) };
+    context.expect("fsck of the stores", outcome);
 }
 
 async fn check_all(context: &Rc<Context>) {
@@ -51,7 +65,7 @@ async fn check_all(context: &Rc<Context>) {
     for (i, oss) in cluster.osses.iter().enumerate() {
         let rt = oss.host.boot();
         match open_ost(&rt, types::MIB, cluster.config.commit_interval).await {
-            Ok(store) => check_ost(context, i, &store, &owned, &mut missing).await,
+            Ok(store) => check_ost(context, i, &store, (&report, &owned), &mut missing).await,
             Err(e) => context.complain(format!("the store of OST {i}: {e}")),
         }
     }
@@ -85,7 +99,7 @@ async fn check_ost(
     context: &Rc<Context>,
     index: usize,
     store: &dyn ObjectStore,
-    owned: &BTreeSet<ObjectId>,
+    (report, owned): (&Report, &BTreeSet<ObjectId>),
     missing: &mut BTreeSet<ObjectId>,
 ) {
     let mut after = ObjectId::default();
@@ -103,6 +117,7 @@ async fn check_ost(
             if !owned.contains(&info.object) && !empty {
                 context.complain(format!("OST {index}: {} has {} bytes and no file", info.object, info.attr.size));
             }
+            check_owner(context, index, report, info);
             if context.scars.is_unrepaired() {
                 // Which blocks are bad is looked at by their places.
                 continue;
@@ -112,5 +127,19 @@ async fn check_ost(
                 Err(e) => context.complain(format!("OST {index}: {}: {e}", info.object)),
             }
         }
+    }
+}
+
+/// The space of an object counts for its file's owner, unless a change of owners may be lost with those who knew it.
+fn check_owner(context: &Context, index: usize, report: &Report, info: &ObjectInfo) {
+    let inode = report.objects.get(&info.object).and_then(|fid| report.inodes.get(fid));
+    let Some(inode) = inode.filter(|_| info.attr.blocks > 0 && context.owners_are_known()) else { return };
+    let owner = Owner { uid: inode.uid, gid: inode.gid, project: inode.project };
+    if info.attr.owner != Some(owner) {
+        let (object, fid) = (info.object, inode.fid);
+        context.complain(format!(
+            "OST {index}: {object} counts for {:?}, its file {fid} is of {owner:?}",
+            info.attr.owner
+        ));
     }
 }

@@ -60,6 +60,9 @@ classes! {
     DiskHeals, "disk-heals", "Reads, writes or syncs of a server's disk fail for up to 20 s, and the server is not started again: its store comes back by itself.";
     Fsck, "fsck", "All servers end, and their stores are checked and repaired before they start again; in the end what rotted is repaired, and only that is missing.";
     Interrupts, "interrupts", "Programs' operations are dropped amid, and they go on with the next one.";
+    Quotas, "quotas", "Users, groups and projects have limits that change, their programs write up to them, and files change hands: refusals are counted.";
+    Changelog, "changelog", "Programs follow the changelog, die and come again: records are counted that they take in.";
+    Credentials, "credentials", "Clients have credentials that only read, are for a subtree, map ids, end or are revoked: refusals are counted.";
 }
 
 impl FaultClass {

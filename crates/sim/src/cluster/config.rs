@@ -6,6 +6,8 @@ use types::{Duration, MIB};
 pub struct ClusterConfig {
     /// Clients.
     pub clients: usize,
+    /// Clients with credentials of their own.
+    pub guests: usize,
     /// Object storage servers with one target each.
     pub osts: usize,
     /// Bytes of each OST.
@@ -82,6 +84,7 @@ impl Default for ClusterConfig {
     fn default() -> ClusterConfig {
         ClusterConfig {
             clients: 2,
+            guests: 0,
             osts: 2,
             ost_bytes: 1 << 30,
             ost_reserve_bytes: 256 * MIB,

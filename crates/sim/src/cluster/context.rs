@@ -10,12 +10,12 @@ use super::class::FaultClass;
 use super::costs::{Costs, Meter, Phase};
 use super::model::Author;
 use super::moments::{Absence, Gap, Moments, Strand, Strike, Stutter, Wishes};
-use super::nodes::{Cluster, NodeId};
+use super::nodes::{Cluster, Node, NodeId};
 use super::scarred::Scars;
 use super::thought::Thought;
 
 /// Virtual time after which an operation counts as hung: longer than every outage and every time-out together.
-const HANG: Duration = Duration::from_secs(1800);
+pub(super) const HANG: Duration = Duration::from_secs(1800);
 /// An evicted client knows of it so long after its new session was opened.
 const LEARNS_WITHIN: Duration = Duration::from_secs(2);
 /// A client's last changes are on the metadata server's stable storage after this long.
@@ -275,6 +275,20 @@ impl Context {
         served |= self.cluster.is_in_service(NodeId::Mds);
         self.recovery.set((start, counted, served));
         self.double_deaths.get()
+    }
+    /// Starts of all servers so far; `None`: one of them does not run, or has not been told everything.
+    #[must_use]
+    pub fn server_starts(&self) -> Option<u64> {
+        let cluster = &self.cluster;
+        let starts = |n: &Rc<Node>| cluster.is_in_service(n.id).then(|| n.starts.get());
+        let oss: Option<u64> = cluster.osses.iter().map(starts).sum();
+        oss.zip(starts(&cluster.mds)).map(|(oss, mds)| oss + mds)
+    }
+    /// Whether every change of owners that was answered is known to the servers: none is lost with a client and the metadata server, and
+    /// no repair had to do without.
+    #[must_use]
+    pub fn owners_are_known(&self) -> bool {
+        self.double_deaths.get() == 0 && self.counts.get().by_class[FaultClass::Fsck.index()] == 0
     }
     /// Whether an error says no more than that an OST has no space left, where OSTs are small, or a file system below a store.
     pub fn is_full(&self, error: &str) -> bool {

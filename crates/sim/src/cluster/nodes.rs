@@ -21,6 +21,11 @@ use types::{ClientId, Duration, FsError, MIB, OstIndex};
 
 use super::config::ClusterConfig;
 
+mod counted;
+mod guests;
+
+pub use counted::Counted;
+
 /// Directory of the metadata store on its host.
 pub(super) const MDT_DIR: &str = "/mdt";
 pub(super) const MDT_FILE: &str = "/mdt/mdt.redb";
@@ -47,6 +52,8 @@ pub enum NodeId {
     Oss(usize),
     /// A client.
     Client(usize),
+    /// A client with a credential of its own.
+    Guest(usize),
 }
 
 impl std::fmt::Display for NodeId {
@@ -55,6 +62,7 @@ impl std::fmt::Display for NodeId {
             NodeId::Mds => f.write_str("mds"),
             NodeId::Oss(i) => write!(f, "oss{i}"),
             NodeId::Client(i) => write!(f, "client{i}"),
+            NodeId::Guest(i) => write!(f, "guest{i}"),
         }
     }
 }
@@ -105,7 +113,7 @@ impl Node {
         let target = match id {
             NodeId::Mds => format!("{FSNAME}-MDT0000"),
             NodeId::Oss(i) => format!("{FSNAME}-OST{i:04x}"),
-            NodeId::Client(_) => String::new(),
+            NodeId::Client(_) | NodeId::Guest(_) => String::new(),
         };
         Rc::new(Node {
             id,
@@ -149,6 +157,8 @@ pub struct Cluster {
     pub osses: Vec<Rc<Node>>,
     /// Clients.
     pub clients: Vec<Rc<Node>>,
+    /// Clients with credentials of their own; no fault is aimed at them.
+    pub guests: Vec<Rc<Node>>,
     key: ClusterKey,
     /// Identity of the metadata store, once it is made.
     pub mdt_uuid: Cell<Option<u64>>,
@@ -183,6 +193,7 @@ impl Cluster {
         let mds = Node::new(&sim, NodeId::Mds);
         let osses = (0..config.osts).map(|i| Node::new(&sim, NodeId::Oss(i))).collect();
         let clients = (0..config.clients).map(|i| Node::new(&sim, NodeId::Client(i))).collect();
+        let guests = (0..config.guests).map(|i| Node::new(&sim, NodeId::Guest(i))).collect();
         let key = ClusterKey::from_text(b"the key of a simulated cluster").expect("it is long enough");
         Cluster {
             sim,
@@ -190,6 +201,7 @@ impl Cluster {
             mds,
             osses,
             clients,
+            guests,
             key,
             mdt_uuid: Cell::new(None),
             refused: Cell::new(0),
@@ -197,7 +209,7 @@ impl Cluster {
             past_evictions: RefCell::default(),
         }
     }
-    /// All nodes.
+    /// All nodes but guests.
     pub fn nodes(&self) -> impl Iterator<Item = &Rc<Node>> {
         std::iter::once(&self.mds).chain(&self.osses).chain(&self.clients)
     }
@@ -208,6 +220,7 @@ impl Cluster {
             NodeId::Mds => &self.mds,
             NodeId::Oss(i) => &self.osses[i],
             NodeId::Client(i) => &self.clients[i],
+            NodeId::Guest(i) => &self.guests[i],
         }
     }
     fn mds_nid(&self) -> Nid {
@@ -271,6 +284,7 @@ impl Cluster {
                 node.identities.borrow_mut().push(identity);
                 inside(&rt, self.client_role(rt.clone(), identity, node.left.clone())).await
             }
+            NodeId::Guest(_) => Some(Err("it starts with a key of its own".into())),
         };
         match started {
             Some(Ok(running)) => {
@@ -373,7 +387,7 @@ impl Cluster {
             cache_bytes: self.config.client_cache_bytes,
             cache_policy: self.config.cache_policy.clone(),
             readahead_policy: self.config.readahead_policy.clone(),
-            dirty_bytes_max: (self.config.client_cache_bytes / 2).max(MIB),
+            dirty_bytes_max: self.dirty_bytes_max(),
             rpcs_in_flight_max: self.config.rpcs_in_flight_max,
             rpc_pages_max: self.config.rpc_pages_max,
             dirty_age_max: self.config.dirty_age_max,
@@ -389,6 +403,12 @@ impl Cluster {
             }
             Ok(Running::Client(client))
         }
+    }
+
+    /// Bytes that a client may have dirty for each OST.
+    #[must_use]
+    pub fn dirty_bytes_max(&self) -> u64 {
+        (self.config.client_cache_bytes / 2).max(MIB)
     }
 
     /// The client on a node, when it runs.
@@ -439,7 +459,7 @@ impl Cluster {
         }
         if let Some(server) = node.server() {
             let mut past = self.past_evictions.borrow_mut();
-            for id in self.clients.iter().flat_map(|c| c.identities.borrow().clone()) {
+            for id in self.clients.iter().chain(&self.guests).flat_map(|c| c.identities.borrow().clone()) {
                 *past.entry(id).or_default() += server.evictions(id);
             }
         }
@@ -597,7 +617,7 @@ impl Cluster {
 
     /// Ends every process.
     pub fn end(&self) {
-        for node in self.nodes().map(|n| n.id).collect::<Vec<_>>() {
+        for node in self.nodes().chain(&self.guests).map(|n| n.id).collect::<Vec<_>>() {
             self.kill(node, false);
         }
     }

@@ -15,6 +15,8 @@ use super::crowd::Crowd;
 use super::dirs::Dirs;
 use super::faults::{FaultConfig, Faults};
 use super::filler::Filler;
+use super::follower::Followed;
+use super::guests::Guests;
 use super::hasty::{HASTY_BYTES, Hasty};
 use super::keepers::{KEEPER_BYTES, Keeper};
 use super::leavers::Leaver;
@@ -22,6 +24,7 @@ use super::mover::Mover;
 use super::nodes::{Cluster, NodeId};
 use super::onlooker::Onlooker;
 use super::overlap::Overlap;
+use super::quotas;
 use super::rights::Rights;
 use super::scarred::{SCARRED_BYTES, Scarred};
 use super::shared::{Blocks, Counter, Log, SHARED_BYTES, make};
@@ -75,6 +78,12 @@ pub struct WorkConfig {
     pub scarred: bool,
     /// A program of several users with owners, modes and ACLs.
     pub rights: bool,
+    /// Programs of several users, groups and projects with limits.
+    pub quotas: bool,
+    /// Programs that follow the changelog.
+    pub changelog: bool,
+    /// Clients with credentials of their own.
+    pub credentials: bool,
     /// Programs on directories, names and xattrs.
     pub dirs: usize,
     /// Programs on directories of their own whose files are made long and cut.
@@ -118,6 +127,9 @@ impl Default for WorkConfig {
             interrupts: false,
             fsck: false,
             scarred: false,
+            quotas: false,
+            changelog: false,
+            credentials: false,
             leavers: 0,
             dirs: 0,
             cutters: 0,
@@ -223,7 +235,7 @@ async fn whole(context: &Rc<Context>, config: &RunConfig) {
         return context.complain(e);
     }
     context.enter(Phase::Check);
-    check_stores(context).await;
+    check_stores(context, config.work.quotas).await;
     if config.work.fsck
         && !context.failed()
         && let Err(e) = rot_and_repair(context).await
@@ -246,6 +258,9 @@ async fn work(context: &Rc<Context>, config: &RunConfig) -> Result<(), String> {
     let (w, sim) = (&config.work, &context.cluster.sim);
     let operations = w.operations;
     let mut tasks: Vec<rt::LocalFuture<()>> = Vec::new();
+    // Before anything has a name.
+    let followed = if w.changelog { Some(Followed::new(context).await?) } else { None };
+    tasks.extend(followed.iter().flat_map(|f| f.programs()));
     for i in 0..w.trees + w.cutters {
         let habit = if i < w.trees { Habit::Everything } else { Habit::Cuts };
         let tree = Tree::new(context.clone(), i, habit).await?;
@@ -257,17 +272,8 @@ async fn work(context: &Rc<Context>, config: &RunConfig) -> Result<(), String> {
             tasks.push(Box::pin(Blocks::new(context.clone(), fid, i, w.blocks as u64).run(operations)));
         }
     }
-    for i in 0..w.dirs {
-        let dirs = Dirs::new(context.clone(), i).await?;
-        tasks.push(Box::pin(dirs.run(operations)));
-    }
-    for i in 0..w.leavers {
-        let leaver = Leaver::new(context.clone(), i).await?;
-        tasks.push(Box::pin(leaver.run()));
-    }
-    if w.rights {
-        tasks.push(Box::pin(Rights::new(context.clone()).await?.run(operations)));
-    }
+    tasks.extend(dirs_and_leavers(context, w).await?);
+    tasks.extend(who_are_limited(context, w).await?);
     tasks.extend(who_believe_fsync(context, w).await?);
     tasks.extend(who_ask_for_faults(context, w).await?);
     let overlap = match w.overlaps {
@@ -308,8 +314,40 @@ async fn work(context: &Rc<Context>, config: &RunConfig) -> Result<(), String> {
         if let Some(overlap) = overlap {
             overlap.check().await;
         }
+        if let Some(followed) = followed {
+            followed.check().await;
+        }
     }
     Ok(())
+}
+
+/// Programs on directories, and those that leave their files behind.
+async fn dirs_and_leavers(context: &Rc<Context>, w: &WorkConfig) -> Result<Vec<rt::LocalFuture<()>>, String> {
+    let mut tasks: Vec<rt::LocalFuture<()>> = Vec::new();
+    for i in 0..w.dirs {
+        let dirs = Dirs::new(context.clone(), i).await?;
+        tasks.push(Box::pin(dirs.run(w.operations)));
+    }
+    for i in 0..w.leavers {
+        let leaver = Leaver::new(context.clone(), i).await?;
+        tasks.push(Box::pin(leaver.run()));
+    }
+    Ok(tasks)
+}
+
+/// Programs and clients that may not do everything.
+async fn who_are_limited(context: &Rc<Context>, w: &WorkConfig) -> Result<Vec<rt::LocalFuture<()>>, String> {
+    let mut tasks: Vec<rt::LocalFuture<()>> = Vec::new();
+    if w.rights {
+        tasks.push(Box::pin(Rights::new(context.clone()).await?.run(w.operations)));
+    }
+    if w.quotas {
+        tasks.extend(quotas::programs(context).await?);
+    }
+    if w.credentials {
+        tasks.push(Box::pin(Guests::new(context.clone()).await?.run()));
+    }
+    Ok(tasks)
 }
 
 /// Programs with files of their own that take what fsync answers at its word.

@@ -242,7 +242,7 @@ async fn finish(context: &Rc<Context>, case: &Case) -> Result<(), String> {
         cluster.stop(id).await?;
     }
     context.enter(Phase::Check);
-    check_stores(context).await;
+    check_stores(context, false).await;
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use super::class::FaultClass;
 use super::config::ClusterConfig;
 use super::context::Manners;
 use super::faults::FaultConfig;
+use super::guests::GUESTS;
 use super::run::{RunConfig, WorkConfig};
 
 /// Kinds of programs, by name on the command line.
@@ -168,6 +169,7 @@ fn cluster_of(seed: u64, without: &Without, on: On<'_>) -> ClusterConfig {
     let mut rng = Rng::named(seed, "swarm shape");
     let (clients, osts) = (1 + rng.below(4) as usize, any(&mut rng, &[1, 2, 3, 3]));
     c.reopens = on(FaultClass::DiskHeals);
+    c.guests = if on(FaultClass::Credentials) { GUESTS } else { 0 };
     (c.clients, c.osts) = (if without.has("clients") { clients.min(2) } else { clients }, osts);
     let mut rng = Rng::named(seed, "swarm stripes");
     let (count, size) = (any(&mut rng, &[1, 2, 3, 3]), any(&mut rng, &[64 << 10, 64 << 10, 128 << 10, MIB]));
@@ -252,6 +254,10 @@ fn set_by_class(seed: u64, on: On<'_>, c: &mut ClusterConfig) {
         c.glimpse_timeout = seconds(&mut rng, &[1, 7]);
         c.grant_shrink_interval = seconds(&mut rng, &[10, 1200]);
     }
+    if on(FaultClass::Quotas) && Rng::named(seed, "swarm quotas").chance(0.7) {
+        // Little is dirty when a limit is reached.
+        (c.client_cache_bytes, c.ost_grant_bytes) = (2 * MIB, MIB);
+    }
     if is_apart(seed, on) {
         // OSTs have data of files of which the metadata store does not know when everything ends.
         c.commit_interval = Duration::from_secs(20);
@@ -285,6 +291,9 @@ fn work_of(seed: u64, without: &Without, cluster: &ClusterConfig, on: On<'_>) ->
         strand: on(FaultClass::Strand),
         gaps: on(FaultClass::Gap),
         rights: on(FaultClass::Rights),
+        quotas: on(FaultClass::Quotas),
+        changelog: on(FaultClass::Changelog),
+        credentials: on(FaultClass::Credentials),
         pauses: on(FaultClass::Pauses),
         absent: on(FaultClass::Absent),
         migrate: on(FaultClass::Migrate),

@@ -175,8 +175,8 @@ impl Totals {
     }
     /// Faults of all classes, those that happen to single messages apart.
     fn faults(&self) -> (u64, u64) {
-        use FaultClass::{Busy, Corrupt, Duplicate, Loss, Reorder, Rights, SmallOsts};
-        let of_messages = [Busy, Corrupt, Duplicate, Loss, Reorder, Rights, SmallOsts];
+        use FaultClass::{Busy, Changelog, Corrupt, Credentials, Duplicate, Loss, Quotas, Reorder, Rights, SmallOsts};
+        let of_messages = [Busy, Changelog, Corrupt, Credentials, Duplicate, Loss, Quotas, Reorder, Rights, SmallOsts];
         let sum = |messages: bool| {
             let of = self.classes.iter().filter(|(c, _)| of_messages.contains(c) == messages);
             of.map(|(_, (_, _, times))| times).sum()
