@@ -194,11 +194,18 @@ impl Mds {
         };
         let share = |id: &Id| QuotaShare { kind: id.0, id: id.1, share: self.quotas.wanted_share(*id, now) };
         let set: Vec<QuotaShare> = ids.iter().map(share).collect();
+        let told: Vec<(Id, u64)> = set.iter().map(|s| ((s.kind, s.id), s.share)).collect();
         // Told again when it fails; what is to be told meanwhile comes behind.
         self.quotas.mark_told(ost, &ids);
         let answer = self.ost_quota(ost, port, &OstQuotaRequest { set, ..OstQuotaRequest::default() }).await;
         if answer.is_err() {
             self.quotas.to_tell.borrow_mut().entry(ost).or_default().extend(ids);
+        }
+        // Whoever set a limit, or took one away, while this was told found in the books what the OST had before.
+        let now = self.clock();
+        let stale = told.iter().filter(|(id, share)| self.quotas.wanted_share(*id, now) != *share);
+        if stale.fold(false, |any, (id, _)| !self.quotas.note_wrong_shares(*id, now).is_empty() || any) {
+            self.kick_osts();
         }
         self.quotas.told.notify();
         answer.map(|_| ())

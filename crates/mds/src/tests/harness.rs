@@ -34,6 +34,8 @@ pub struct FakeOsts {
     /// Bytes that each has on each OST, and its share there.
     pub quotas: RefCell<TestQuotas>,
     pub told: std::cell::Cell<u64>,
+    /// Their answers to what they are told of quotas come so late.
+    pub late: RefCell<Option<(rt::Rt, types::Duration)>>,
     /// They are of before there were owners.
     pub unowned: std::cell::Cell<bool>,
     /// Last object of each that exists.
@@ -102,7 +104,13 @@ impl OstPort for FakePort {
             Op::OstSync => Ok(Vec::new()),
             _ => Err(FsError::NotSupported),
         };
-        Box::pin(async move { result })
+        let late = self.all.late.borrow().clone().filter(|_| op == Op::OstQuota);
+        Box::pin(async move {
+            if let Some((rt, late)) = late {
+                rt.sleep(late).await;
+            }
+            result
+        })
     }
     fn is_in_service(&self) -> bool {
         !*self.all.down.borrow()

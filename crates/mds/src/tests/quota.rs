@@ -311,6 +311,24 @@ fn a_limit_that_was_taken_away_and_comes_again_is_known_to_every_ost_when_that_i
 }
 
 #[test]
+fn what_a_limit_is_changed_to_while_osts_are_told_the_one_before_is_told_next() {
+    for (first, then) in [(10 * MIB, 0), (0, 8 * MIB)] {
+        let fs = Fs::new();
+        let limit = |bytes| QuotaLimits { block_hard: bytes, ..QuotaLimits::default() };
+        fs.set_quota(USER, 5, QuotaBits::BLOCK_HARD, limit(if first == 0 { MIB } else { 0 }));
+        *fs.osts.late.borrow_mut() = Some((fs.world.rt(), types::Duration::from_secs(3)));
+        // Answered when it was waited for OSTs for long enough.
+        fs.set_quota(USER, 5, QuotaBits::BLOCK_HARD, limit(first));
+        *fs.osts.late.borrow_mut() = None;
+        fs.set_quota(USER, 5, QuotaBits::BLOCK_HARD, limit(then));
+        fs.pass(2);
+        let all = fs.osts.quotas.borrow();
+        let shares: Vec<u64> = (0..2).map(|ost| all[&(OstIndex(ost), USER, 5)].1).collect();
+        assert!(shares.iter().all(|share| (*share == UNLIMITED) == (then == 0)), "{first}, then {then}: {shares:?}");
+    }
+}
+
+#[test]
 fn bytes_above_a_soft_limit_have_their_grace_and_are_held_when_it_is_over() {
     let fs = Fs::new();
     let grace = SetQuotaRequest { set: QuotaBits::BLOCK_GRACE, block_grace_s: 60, ..SetQuotaRequest::default() };
