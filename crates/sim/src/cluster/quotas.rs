@@ -32,7 +32,10 @@ const FILES_MAX: usize = 8;
 const REFUSALS: u32 = 6;
 /// Pause between two of them.
 const TRIES_AGAIN: Duration = Duration::from_secs(2);
+/// Writes past the cache that go through although somebody has all that it may have: so many, one after the other, are too many.
+const BEYOND: u32 = 3;
 const O_RDWR: u32 = 2;
+const O_DIRECT: u32 = 0o40_000;
 const O_CREATE_NEW: u32 = 0o302;
 
 /// A file that only one program changes.
@@ -45,6 +48,8 @@ struct Held {
     stamp: u64,
     /// What was written and answered.
     size: u64,
+    /// How far anybody has tried to write.
+    tried: u64,
     /// What is on stable storage.
     synced: u64,
     /// Who wrote what is not.
@@ -67,6 +72,8 @@ struct Actor {
     rng: Rng,
     dirs: Rc<Vec<Fid>>,
     files: Vec<Held>,
+    /// [`Context::double_deaths`] that are taken into account.
+    deaths: u64,
     /// Files that it changes no more: nobody knows what became of the last operation on them.
     left: Vec<Held>,
     made: u64,
@@ -98,7 +105,7 @@ pub async fn programs(context: &Rc<Context>) -> Result<Vec<rt::LocalFuture<()>>,
     for id in 0..ACTORS {
         let rng = context.rng(&format!("quotas {id}"));
         let (books, dirs) = (books.clone(), dirs.clone());
-        let actor = Actor { books, id, rng, dirs, files: Vec::new(), left: Vec::new(), made: 0 };
+        let actor = Actor { books, id, rng, dirs, files: Vec::new(), deaths: 0, left: Vec::new(), made: 0 };
         tasks.push(Box::pin(actor.run()));
     }
     Ok(tasks)
@@ -122,6 +129,7 @@ impl Actor {
         while !self.books.lifted.get() && !context.failed() {
             context.cluster.sim.sleep(Duration::from_millis(100)).await;
         }
+        self.look_for_double_deaths();
         // Nobody is limited any more.
         for i in 0..self.files.len() {
             if !context.failed() {
@@ -139,6 +147,7 @@ impl Actor {
         format!("quotas {}: {verb} {} {} of {:?}", self.id, f.name, f.fid, f.owner)
     }
     async fn one(&mut self) {
+        self.look_for_double_deaths();
         let n = self.files.len();
         let i = self.rng.below(n.max(1) as u64) as usize;
         let any = self.rng.below((n + self.left.len()).max(1) as u64) as usize;
@@ -146,12 +155,26 @@ impl Actor {
             _ if n == 0 => self.create().await,
             0..3 if n < FILES_MAX => self.create().await,
             0..12 => self.write(i).await,
-            12..15 => self.sync(i).await,
+            12..15 if self.books.context.syncs(&mut self.rng, 1.0) => self.sync(i).await,
+            12..15 => self.write(i).await,
             15 | 16 => self.cut(i).await,
             17 | 18 => self.remove(i).await,
             19 => self.rename(i).await,
-            20 | 21 => self.give(i).await,
+            20 | 21 if self.books.gives => self.give(i).await,
             _ => self.read(any).await,
+        }
+    }
+    /// Whether what was answered to an author holds.
+    fn is_sound(&self, author: Author) -> bool {
+        self.books.context.is_sound(author) && self.deaths == self.books.context.double_deaths()
+    }
+    /// Files, names and owners that were not synced may have gone with a client and the metadata server.
+    fn look_for_double_deaths(&mut self) {
+        let deaths = self.books.context.double_deaths();
+        if self.deaths != deaths {
+            self.deaths = deaths;
+            let all = std::mem::take(&mut self.files);
+            self.left.extend(all.into_iter().filter(|f| f.synced > 0));
         }
     }
     /// What dead clients had not written out is gone.
@@ -180,7 +203,7 @@ impl Actor {
         let (parent, name) = (self.dirs[dir], format!("q{}.{}", self.id, self.made));
         self.made += 1;
         let stamp = context.stamp();
-        let held = Held { fid: Fid::ROOT, dir, name, owner, stamp, size: 0, synced: 0, by: Vec::new() };
+        let held = Held { fid: Fid::ROOT, dir, name, owner, stamp, size: 0, tried: 0, synced: 0, by: Vec::new() };
         for tries in 1.. {
             let c = context.any_client(&mut self.rng).await;
             let Some(author) = context.author(c) else { return };
@@ -192,7 +215,7 @@ impl Actor {
                 c.release(&file).await.map(|()| entry.attr.fid)
             });
             let done = done.await;
-            if !context.is_sound(author) {
+            if !self.is_sound(author) {
                 return;
             }
             match done {
@@ -213,7 +236,11 @@ impl Actor {
     async fn write(&mut self, i: usize) {
         let context = self.books.context.clone();
         let most = [64 << 10, 256 << 10, WRITE_MAX][self.rng.below(3) as usize];
-        for tries in 1.. {
+        // Past the client's cache nothing was promised before it is asked for.
+        let direct = self.rng.chance(0.4);
+        let (mut tries, mut beyond) = (0, 0);
+        loop {
+            tries += 1;
             self.look_for_deaths(i);
             let f = &self.files[i];
             let at = Extent::at(f.size, most.min(FILE_MAX.saturating_sub(f.size)));
@@ -222,8 +249,19 @@ impl Actor {
             }
             let ids = f.ids();
             let c = context.any_client(&mut self.rng).await;
-            match self.write_on(c, i, at).await {
+            let new = direct && at.start >= f.tried;
+            let full = self.books.who_has_all(&ids).filter(|_| new);
+            match self.write_on(c, i, at, direct).await {
                 Wrote::Refused => {}
+                // Somebody may have made room meanwhile, not again and again.
+                Wrote::Done if full.is_some() && full == self.books.who_has_all(&ids) => {
+                    beyond += 1;
+                    if beyond == BEYOND {
+                        let (what, who) = (self.what("write to", &self.files[i]), full);
+                        return context.complain(format!("{what} on client{c}: {who:?} has all that it may have"));
+                    }
+                    continue;
+                }
                 Wrote::Done | Wrote::Nothing => return,
             }
             let Err(why) = self.books.may_refuse_bytes(&ids, at.len()) else { return self.books.count_refusal() };
@@ -231,27 +269,29 @@ impl Actor {
                 // An OST that is away has what it had.
                 return;
             }
-            if tries == REFUSALS {
+            if tries >= REFUSALS {
                 return context.complain(format!("{} on client{c}: {why}", self.what("write to", &self.files[i])));
             }
             context.cluster.sim.sleep(TRIES_AGAIN).await;
         }
     }
-    async fn write_on(&mut self, c: usize, i: usize, at: Extent) -> Wrote {
+    async fn write_on(&mut self, c: usize, i: usize, at: Extent, direct: bool) -> Wrote {
         let context = self.books.context.clone();
         let Some(author) = context.author(c) else { return Wrote::Nothing };
         let f = &mut self.files[i];
         f.by.push(author);
+        f.tried = f.tried.max(at.end);
+        let flags = if direct { O_RDWR | O_DIRECT } else { O_RDWR };
         let (fid, user, data) = (f.fid, f.user(), bytes(f.stamp, at));
         let what = self.what("write to", &self.files[i]);
         let done = context.on(c, &what, async move |c| {
-            let file = c.open(&user, fid, O_RDWR).await?;
+            let file = c.open(&user, fid, flags).await?;
             let written = c.data().write(&file, at.start, &data).await;
             let released = c.release(&file).await;
             written.and(released)
         });
         let done = done.await;
-        if !context.is_sound(author) {
+        if !self.is_sound(author) {
             return Wrote::Nothing;
         }
         match done {
@@ -282,7 +322,7 @@ impl Actor {
             synced.and(released)
         });
         let done = done.await;
-        let sound = context.is_sound(author) && self.files[i].by.iter().all(|a| context.is_sound(*a));
+        let sound = self.is_sound(author) && self.files[i].by.iter().all(|a| context.is_sound(*a));
         match done {
             Some(Ok(())) if sound => {
                 let f = &mut self.files[i];
@@ -307,7 +347,7 @@ impl Actor {
         let author = context.author(c)?;
         let (fid, what) = (self.files[i].fid, self.what(what, &self.files[i]));
         let done = context.on(c, &what, async move |c| work(c, fid).await).await;
-        if !context.is_sound(author) {
+        if !self.is_sound(author) {
             return None;
         }
         match done? {
@@ -417,7 +457,7 @@ impl Actor {
             c.release(&file).await.map(|()| got)
         });
         let read = read.await;
-        if !context.is_sound(author) {
+        if !self.is_sound(author) {
             return;
         }
         let outcome = match read {

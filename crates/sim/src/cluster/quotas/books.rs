@@ -52,6 +52,8 @@ pub struct Books {
     pub context: Rc<Context>,
     limited: RefCell<BTreeMap<Charged, Limited>>,
     grace_s: u64,
+    /// Root gives files away.
+    pub gives: bool,
     /// Longest time between two changes of limits, in milliseconds.
     every_ms: u64,
     /// Bytes beyond a limit that clients may have dirty, or on their way, when it is reached.
@@ -88,8 +90,18 @@ impl Books {
         let config = &context.cluster.config;
         let dirty = context.cluster.dirty_bytes_max() * (config.clients * config.osts) as u64;
         let slack = dirty + ACTORS as u64 * WRITE_MAX;
-        let (grace_s, every_ms) = ([3, 15, 604_800][rng.below(3) as usize], [800, 3000, 10_000][rng.below(3) as usize]);
-        Rc::new(Books { context, limited: RefCell::default(), grace_s, every_ms, slack, lifted: Cell::new(false) })
+        let (grace_s, every_ms) =
+            ([3, 15, 604_800][rng.below(3) as usize], [800, 3000, 10_000, 40_000][rng.below(4) as usize]);
+        let gives = rng.chance(0.5);
+        Rc::new(Books {
+            context,
+            limited: RefCell::default(),
+            grace_s,
+            gives,
+            every_ms,
+            slack,
+            lifted: Cell::new(false),
+        })
     }
     /// Sets the times of grace, before anything goes wrong.
     ///
@@ -133,7 +145,8 @@ impl Books {
     fn draw(&self, who: Charged, rng: &mut Rng) -> QuotaLimits {
         let bytes: u64 = self.context.cluster.counted_bytes(who).iter().flatten().map(|c| c.used).sum();
         let inodes = self.context.cluster.counted_inodes(who).unwrap_or(0);
-        let (more, files) = (rng.below(16) * MIB, rng.below(8));
+        let most = if rng.chance(0.3) { 64 } else { 12 };
+        let (more, files) = (rng.below(most) * MIB, rng.below(8));
         let mut limits = QuotaLimits::default();
         if rng.chance(0.7) {
             limits.block_hard = (bytes / 4096 * 4096 + more).saturating_sub(2 * MIB).max(MIB);
@@ -306,6 +319,18 @@ impl Books {
         }
         Err(format!("an inode refused: {}", if told.is_empty() { "nobody is limited".into() } else { told.join("; ") }))
     }
+    /// One of these who has all that its hard limit allows.
+    pub fn who_has_all(&self, ids: &[Charged]) -> Option<Charged> {
+        let all = self.limited.borrow();
+        let has_all = |who: &Charged| {
+            let hard = all.get(who).and_then(|l| l.hard(|q| q.block_hard));
+            let counted = self.context.cluster.counted_bytes(*who);
+            // An OST that has not heard of a limit has no share; one may have something left where others were brought what had been promised.
+            let known = counted.filter(|all| all.iter().all(|c| c.used >= c.share));
+            known.zip(hard).is_some_and(|(all, hard)| all.iter().map(|c| c.used).sum::<u64>() >= hard)
+        };
+        ids.iter().copied().find(has_all)
+    }
     /// A refusal that is one.
     pub fn count_refusal(&self) {
         self.context.count(|c| c.by_class[FaultClass::Quotas.index()] += 1);
@@ -328,7 +353,8 @@ impl Books {
                 self.measure(*who, l);
             }
             let (name, id) = (who.0.name(), who.1);
-            if let (Some(max), Some(counted)) = (l.bytes_max, self.context.cluster.counted_bytes(*who)) {
+            if let Some(max) = l.bytes_max {
+                let counted = self.context.cluster.counted_at_least(*who);
                 let taken: u64 = counted.iter().map(Counted::taken).sum();
                 let most = max + self.slack + l.given_bytes;
                 let told = format!("{name} {id} may have {max} bytes, {most} with what was under way: {counted:?}");
