@@ -3,12 +3,13 @@
 //!
 //! What a guest may not do is refused by the very error, and the rest is not. Once a revocation was answered no server knows the guest,
 //! serves it or takes anything of it, over all restarts; what had been synced stays as it is, whosever it was.
+use std::cell::Cell;
 use std::rc::Rc;
 
 use client::{Client, NewFile, NewNode};
 use frames::Bulk;
 use ptlrpc::ClusterKey;
-use types::{ClientId, Duration, Extent, Fid, FsError, ObjectId, OstIndex, Rng, WallTime};
+use types::{ClientId, Duration, Extent, Fid, FsError, Instant, ObjectId, OstIndex, Rng, WallTime};
 use wire::Op;
 use wire::credential::{Credential, CredentialAct, CredentialFlags, CredentialsReply, CredentialsRequest, IdRange};
 use wire::mdt::{Cred, GetattrRequest, NodeKind, SetBits, SetattrRequest};
@@ -101,6 +102,8 @@ pub struct Guests {
     shared: Known,
     secret: Known,
     rounds: u64,
+    /// When a guest's latest operation began.
+    began: Cell<Instant>,
     over: Vec<Over>,
 }
 
@@ -169,7 +172,16 @@ impl Guests {
         });
         let made: Result<_, FsError> = made.await.ok_or("the client died")?;
         let (inside, shared, secret) = made.map_err(|e| format!("guests: {e}"))?;
-        Ok(Guests { context, rng, inside, shared, secret, rounds: 0, over: Vec::new() })
+        Ok(Guests {
+            context,
+            rng,
+            inside,
+            shared,
+            secret,
+            rounds: 0,
+            began: Cell::new(Instant::ZERO),
+            over: Vec::new(),
+        })
     }
     /// Lets guests come and go until all is calm; then nobody gets in whose credential is over.
     pub async fn run(mut self) {
@@ -309,6 +321,7 @@ impl Guests {
     ) -> Option<T> {
         let cluster = &self.context.cluster;
         let begun = cluster.sim.now();
+        self.began.set(begun);
         self.context.count(|c| c.operations += 1);
         tracing::debug!(guest = guest.host, "{what}");
         match rt::sync::race(cluster.on_guest(guest.host, work), cluster.sim.sleep(HANG)).await {
@@ -329,7 +342,7 @@ impl Guests {
         let found = done.as_ref().map(|_| ()).map_err(|e| *e);
         // A full scheduler head says no more than that, and a client asks again for bulk that came damaged.
         let is_no_answer = matches!(found, Err(FsError::Overloaded | FsError::Corrupt));
-        if is_no_answer || found.is_err_and(|e| self.context.is_full(&e.to_string())) {
+        if is_no_answer || found.is_err_and(|e| self.context.is_refused_for_space(&e.to_string(), self.began.get())) {
             return;
         }
         if must.is_err() && found == must {
