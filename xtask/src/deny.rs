@@ -105,6 +105,7 @@ fn judge(policy: &str, packages: &[Package]) -> Result<Vec<String>, String> {
         listed.into_iter().flatten().filter_map(name).collect()
     };
     let (allowed, banned, twice) = (names("licenses", "allow"), names("bans", "deny"), names("bans", "skip"));
+    let wrappers = wrappers(&table);
     let reasons: BTreeSet<&str> = policy
         .lines()
         .filter_map(|line| line.strip_prefix("#   ")?.split("  ").next())
@@ -122,8 +123,15 @@ fn judge(policy: &str, packages: &[Package]) -> Result<Vec<String>, String> {
         if !licence_allows(&p.licence, &allowed) {
             faults.push(format!("{place}: its licence '{}' is not allowed", p.licence));
         }
-        if banned.contains(&p.name) {
+        let wrapped = wrappers.get(&p.name);
+        if banned.contains(&p.name) && wrapped.is_none() {
             faults.push(format!("{place}: is banned"));
+        }
+        let unwrapped = p.outside.iter().filter(|d| wrappers.get(*d).is_some_and(|by| !by.contains(&p.name)));
+        if p.source.is_none() {
+            faults.extend(
+                unwrapped.map(|d| format!("{} depends on {d}, which is banned but for {:?}", p.name, wrappers[d])),
+            );
         }
         if p.source.is_none() {
             let unexplained = p.outside.iter().filter(|d| !reasons.contains(d.as_str()));
@@ -134,6 +142,16 @@ fn judge(policy: &str, packages: &[Package]) -> Result<Vec<String>, String> {
         faults.push(format!("{name}: {} versions beside each other: {found:?}", found.len()));
     }
     Ok(faults)
+}
+
+/// Crates that are banned but for those which wrap them.
+fn wrappers(table: &toml::Table) -> BTreeMap<String, BTreeSet<String>> {
+    let banned = table.get("bans").and_then(|b| b.get("deny")?.as_array()).into_iter().flatten();
+    let of = |ban: &toml::Value| {
+        let by = ban.get("wrappers")?.as_array()?.iter().filter_map(|w| Some(w.as_str()?.to_string()));
+        Some((ban.get("name")?.as_str()?.to_string(), by.collect()))
+    };
+    banned.filter_map(of).collect()
 }
 
 /// Whether an SPDX expression can be met with the allowed licences: AND binds closer than OR, `/` is an old OR.

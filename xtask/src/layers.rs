@@ -82,7 +82,7 @@ const LAYERS: &[Row] = &[
         &["mds", "oss", "client"],
         "the nodes: ordinary async Rust over `rt`, `!Send`, one shard = one thread; bytes may be moved by others (`docs/internals/shards.md`)",
     ),
-    row(4, 1, &["store-redb", "store-file"], "engines behind the traits that the nodes own"),
+    row(4, 1, &["store-redb", "store-pg", "store-file"], "engines behind the traits that the nodes own"),
     row(4, 1, &["roles"], "starting servers and clients inside a shard of any world"),
     row(
         4,

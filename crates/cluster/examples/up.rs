@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let key = ClusterKey::none();
         let cluster = 0x57a1;
         if !dir.join("mdt0").exists() {
-            format_mdt(&rt, &dir.join("mdt0"), "stria", cluster, (0, 0)).await?;
+            format_mdt(&rt, &dir.join("mdt0"), None, "stria", cluster, (0, 0)).await?;
         }
         for i in 0..osts {
             let d = dir.join(format!("ost{i}"));

@@ -5,34 +5,12 @@ use std::rc::Rc;
 use client::Client;
 use fuse::mount::{Mount, MountOptions};
 use fuse::{Session, SessionConfig, TransportChoice};
-use mds::{MdsConfig, MetaKv};
 use mount::{KernelCaching, ServedNatively, Squash, StriaFs};
 use oss::store::{ObjectStore, StoreIdentity};
-use ptlrpc::ClusterKey;
-use roles::{MdsRole, MdtStore, OpenMdt, RoleError, start_mds_of};
-use rt::{LocalFuture, Nid, Rt};
+use roles::RoleError;
+use rt::{LocalFuture, Rt};
 use store_file::{FileStore, FileStoreConfig, lock_dir};
-use types::{Duration, OstIndex};
-
-/// Formats a metadata target in `dir` for cluster `cluster`, owned by `owner` (uid, gid). Gives the store's uuid.
-///
-/// # Errors
-/// [`RoleError`]: the directory holds a store already, or cannot be written.
-pub async fn format_mdt(rt: &Rt, dir: &Path, fsname: &str, cluster: u64, owner: (u32, u32)) -> Result<u64, RoleError> {
-    let options = mds::MkfsOptions {
-        fsname: fsname.into(),
-        cluster,
-        uuid: rt.random(),
-        hash_keys: [rt.random(), rt.random()],
-        hash_mask: u64::MAX,
-        root_uid: owner.0,
-        root_gid: owner.1,
-        root_mode: 0o755,
-        now: rt.wall(),
-    };
-    store_redb::mkfs(rt.clone(), dir, &options).await.map_err(|e| RoleError(e.to_string()))?;
-    Ok(options.uuid)
-}
+use types::OstIndex;
 
 /// Where a store's medium is probed: its directory, and those of its files that are links to another device.
 #[must_use]
@@ -52,36 +30,10 @@ pub fn devices_of(dir: &Path, files: &[&str]) -> Vec<PathBuf> {
 /// The files of an OST's store, for [`devices_of`].
 pub const OST_FILES: [&str; 2] = ["data", "meta.redb"];
 
-/// Starts the metadata server of the store in `dir`, listening at `nid`. `key`, `nid` and address in `config` are
-/// filled in here. A store that fails is opened again when its medium is well.
-///
-/// # Errors
-/// [`RoleError`]: not formatted, in use, the address is taken.
-pub async fn start_mds(
-    rt: &Rt,
-    dir: &Path,
-    nid: &Nid,
-    key: &ClusterKey,
-    recovery_window: Duration,
-    config: MdsConfig,
-) -> Result<MdsRole, RoleError> {
-    let (place, check_bytes_max) = (dir.to_path_buf(), config.check_bytes_max);
-    let open: OpenMdt = Rc::new(move |rt| {
-        let place = place.clone();
-        Box::pin(async move {
-            let kv = store_redb::open_checked(rt, &place, store_redb::CACHE_BYTES_DEFAULT, check_bytes_max).await;
-            kv.map(|kv| kv as Rc<dyn MetaKv>).map_err(|e| RoleError(e.to_string()))
-        })
-    });
-    let store = MdtStore::Of { dirs: devices_of(dir, &[store_redb::STORE_FILE]), open };
-    let started = start_mds_of(rt, store, nid, key, recovery_window, config).await;
-    started.map_err(|e| RoleError(format!("{e} (store {})", dir.display())))
-}
-
 /// Formats object storage target `ost` in `dir` as a store of its own. `capacity_bytes` 0: all there is. Gives its uuid.
 ///
 /// # Errors
-/// [`RoleError`] as [`format_mdt`].
+/// [`RoleError`]: the directory holds a store already, or cannot be written.
 pub async fn format_ost(
     rt: &Rt,
     dir: &Path,
@@ -100,7 +52,7 @@ pub async fn format_ost(
 /// a store that is lost, whose objects had ids up to this one; 0: it replaces none.
 ///
 /// # Errors
-/// [`RoleError`] as [`format_mdt`].
+/// [`RoleError`]: the directory holds a store already, or cannot be written.
 pub async fn format_ost_store(
     rt: &Rt,
     dir: &Path,

@@ -47,6 +47,11 @@ pub trait Stores {
     fn mdt_uuid(&self) -> Option<u64>;
     /// The metadata store.
     fn mdt(&self) -> Store;
+    /// The records of the metadata store, opened, when they are in no file of its directory but in an engine that looks after its own
+    /// medium. The default: they are in the file.
+    fn mdt_elsewhere(&self) -> impl Future<Output = Result<Option<Rc<dyn MetaKv>>, String>> {
+        std::future::ready(Ok(None))
+    }
     /// OSTs of the cluster.
     fn osts(&self) -> Vec<u16>;
     /// The store of an OST.
@@ -200,7 +205,10 @@ async fn repair(stores: &impl Stores, found: Checked) -> Result<usize, FsckError
 /// Puts the records of the metadata right; how many things were done.
 async fn repair_metadata(stores: &impl Stores, report: &Report, objects: &Objects) -> Result<usize, FsckError> {
     let Store { rt, dir } = stores.mdt();
-    let kv: Rc<dyn MetaKv> = store_redb::open(rt.clone(), &dir, stores.cache_bytes()).map_err(failed)?;
+    let kv: Rc<dyn MetaKv> = match stores.mdt_elsewhere().await.map_err(FsckError)? {
+        Some(kv) => kv,
+        None => store_redb::open(rt.clone(), &dir, stores.cache_bytes()).map_err(failed)?,
+    };
     let said = mds::repair::repair(&kv, report, objects, rt.wall()).await;
     let said = said.map_err(|e| FsckError(format!("repairing {}: {e}", dir.display())))?;
     for text in &said {
@@ -305,15 +313,23 @@ async fn check_metadata<S: Stores>(
     broken: &mut Vec<Whose>,
 ) -> Result<Option<Report>, FsckError> {
     let Store { rt, dir } = stores.mdt();
-    let image = store_redb::examine(&rt, &dir, stores.cache_bytes()).await.map_err(failed)?;
-    image.notes.iter().for_each(|n| stores.say(&format!("MDT: {}: {n}", store_redb::STORE_FILE)));
-    for fault in &image.faults {
-        faults.note(&format!("MDT: {}: {fault}", store_redb::STORE_FILE));
+    let elsewhere = stores.mdt_elsewhere().await.map_err(FsckError)?;
+    let (mut image, mut kv) = (None, elsewhere);
+    if kv.is_some() {
+        stores.say("MDT: its records are in a database: they are checked one by one, its pages are the database's own to check");
+    } else {
+        // It keeps the store locked.
+        let file = image.insert(store_redb::examine(&rt, &dir, stores.cache_bytes()).await.map_err(failed)?);
+        file.notes.iter().for_each(|n| stores.say(&format!("MDT: {}: {n}", store_redb::STORE_FILE)));
+        for fault in &file.faults {
+            faults.note(&format!("MDT: {}: {fault}", store_redb::STORE_FILE));
+        }
+        if !file.faults.is_empty() {
+            broken.push(Whose::Mdt);
+        }
+        kv = file.kv.take();
     }
-    if !image.faults.is_empty() {
-        broken.push(Whose::Mdt);
-    }
-    let Some(kv) = image.kv else {
+    let Some(kv) = kv else {
         stores.say("MDT: the metadata cannot be read");
         return Ok(None);
     };

@@ -1,4 +1,5 @@
-//! A copy of a metadata store in one file, made while the store is in use, and a store made of such a file.
+//! A copy of a metadata store in one file, and a store made of such a file: a backup, made while the store is in use, or an export, by
+//! which a store moves from one engine to another.
 //!
 //! Decides what a copy holds (everything of one moment, as sealed records in key order) and what becomes of it in another
 //! place: whoever was connected then is not any more, sizes are asked of the OSTs, and objects that are newer than the copy
@@ -12,12 +13,32 @@ use rt::{BlockingFile, Rt};
 use types::WallTime;
 
 use crate::keys;
-use crate::kv::{Key, KvBatch, KvError, MetaKv, show_key, unseal};
+use crate::kv::{Key, KvBatch, KvError, MetaKv, seal, show_key, unseal};
 use crate::record::{ChangelogRow, Counters, FORMAT_VERSION, Inode, InodeFlags, PrecreateRow};
 use crate::start::{SCAN_KEYS, StartError, get, read_superblock, ready};
 
-/// "STRIABAK", little-endian.
-const MAGIC: u64 = u64::from_le_bytes(*b"STRIABAK");
+/// What a copy is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// To go back to, when the store is lost.
+    Backup,
+    /// To move the store of a server that has stopped: it stays what it is.
+    Export,
+}
+
+impl Kind {
+    /// First bytes of its file, little-endian.
+    fn magic(self) -> u64 {
+        u64::from_le_bytes(match self {
+            Kind::Backup => *b"STRIABAK",
+            Kind::Export => *b"STRIAEXP",
+        })
+    }
+    fn of_magic(magic: u64) -> Option<Kind> {
+        [Kind::Backup, Kind::Export].into_iter().find(|kind| kind.magic() == magic)
+    }
+}
+
 /// Format of the file.
 pub const BACKUP_VERSION: u32 = 1;
 const HEADER_BYTES: usize = 64;
@@ -29,6 +50,8 @@ const BLOCK_BYTES_MAX: usize = 64 << 20;
 const BOOTS_SKIPPED: u64 = 1024;
 /// Records of the changelog that may have been written since a copy was made, at most.
 const INDICES_SKIPPED: u64 = 1 << 40;
+/// Length of a key of 0xff that comes behind all others.
+const KEY_END_BYTES: usize = 64;
 /// Records that are put back in one commit.
 const RECORDS_PER_COMMIT: usize = 8192;
 
@@ -43,6 +66,10 @@ pub enum BackupError {
     Exists,
     /// It is no backup, or one that was not finished.
     NotOne,
+    /// It is a copy for something else: what it is.
+    Other(Kind),
+    /// The store that was made of it does not have what the file has: records and checksum of both.
+    Differs(Whole, Whole),
     /// A newer program made it: version of the file, of the store in it.
     Newer(u32, u32),
     /// It is damaged: where.
@@ -56,8 +83,18 @@ impl fmt::Display for BackupError {
         match self {
             BackupError::Store(e) => write!(f, "{e}"),
             BackupError::Io(e) => write!(f, "{e}"),
-            BackupError::Exists => f.write_str("there is a file already: a backup is a new file"),
-            BackupError::NotOne => f.write_str("it is no backup of a metadata store, or one that was not finished"),
+            BackupError::Exists => f.write_str("there is something in its place already"),
+            BackupError::NotOne => f.write_str("it is no copy of a metadata store, or one that was not finished"),
+            BackupError::Other(Kind::Backup) => {
+                f.write_str("it is a backup, of a moment that is over: put it back with 'stria mdt restore'")
+            }
+            BackupError::Other(Kind::Export) => {
+                f.write_str("it is an export: make a store of it with 'stria mdt import'")
+            }
+            BackupError::Differs(file, store) => write!(
+                f,
+                "the file has {file}, the store that was made of it {store}: do not use that store, and try again"
+            ),
             BackupError::Newer(file, store) => write!(
                 f,
                 "it is a backup of format {file} with a store of format {store}, this build reads up to {BACKUP_VERSION} and {FORMAT_VERSION}: use a newer build"
@@ -88,9 +125,55 @@ impl From<std::io::Error> for BackupError {
     }
 }
 
-/// What a backup is of.
+/// All records of a store or a file: how many, and one checksum over them all.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Whole {
+    /// How many.
+    pub records: u64,
+    /// crc32c over all keys and sealed values in key order, each after its length as u32.
+    pub crc: u32,
+}
+
+impl Whole {
+    fn add(&mut self, key: &[u8], sealed: &[u8]) {
+        self.records += 1;
+        for bytes in [key, sealed] {
+            self.crc = wire::crc32c_append(self.crc, &(bytes.len() as u32).to_le_bytes());
+            self.crc = wire::crc32c_append(self.crc, bytes);
+        }
+    }
+}
+
+impl fmt::Display for Whole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} records with checksum {:08x}", self.records, self.crc)
+    }
+}
+
+/// Reads all records of a store.
+///
+/// # Errors
+/// The store fails; a record is damaged.
+pub async fn whole(kv: &dyn MetaKv) -> Result<Whole, KvError> {
+    let snapshot = kv.snapshot().await?;
+    let (mut all, mut from) = (Whole::default(), Key::new());
+    loop {
+        let page = ready(snapshot.range(&from, &[u8::MAX; KEY_END_BYTES], SCAN_KEYS)).await?;
+        for (key, sealed) in &page {
+            unseal(key, sealed.clone())?;
+            all.add(key, sealed);
+        }
+        let Some((last, _)) = page.last() else { return Ok(all) };
+        from = Key::from_slice(last);
+        from.push(0);
+    }
+}
+
+/// What a backup is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
+    /// What it is for.
+    pub kind: Kind,
     /// Cluster.
     pub cluster: u64,
     /// Store.
@@ -107,7 +190,7 @@ impl Header {
     fn to_bytes(self) -> [u8; HEADER_BYTES] {
         let mut b = [0; HEADER_BYTES];
         let mut put = |at: usize, bytes: &[u8]| b[at..at + bytes.len()].copy_from_slice(bytes);
-        put(0, &MAGIC.to_le_bytes());
+        put(0, &self.kind.magic().to_le_bytes());
         put(8, &BACKUP_VERSION.to_le_bytes());
         put(12, &FORMAT_VERSION.to_le_bytes());
         for (i, v) in [self.cluster, self.uuid, self.made.0 as u64, self.transno, self.records].into_iter().enumerate()
@@ -122,9 +205,7 @@ impl Header {
     fn from_bytes(b: &[u8; HEADER_BYTES]) -> Result<Header, BackupError> {
         let u64_at = |at: usize| u64::from_le_bytes(b[at..at + 8].try_into().expect("eight bytes of the header"));
         let u32_at = |at: usize| u32::from_le_bytes(b[at..at + 4].try_into().expect("four bytes of the header"));
-        if u64_at(0) != MAGIC {
-            return Err(BackupError::NotOne);
-        }
+        let kind = Kind::of_magic(u64_at(0)).ok_or(BackupError::NotOne)?;
         if u32_at(8) > BACKUP_VERSION || u32_at(12) > FORMAT_VERSION {
             return Err(BackupError::Newer(u32_at(8), u32_at(12)));
         }
@@ -132,6 +213,7 @@ impl Header {
             return Err(BackupError::Damaged(0));
         }
         Ok(Header {
+            kind,
             cluster: u64_at(16),
             uuid: u64_at(24),
             made: WallTime(u64_at(32) as i64),
@@ -146,7 +228,13 @@ impl Header {
 ///
 /// # Errors
 /// [`BackupError`].
-pub async fn write(rt: &Rt, kv: &Rc<dyn MetaKv>, path: &Path, told: impl Fn(u64)) -> Result<Header, BackupError> {
+pub async fn write(
+    rt: &Rt,
+    kv: &Rc<dyn MetaKv>,
+    path: &Path,
+    kind: Kind,
+    told: impl Fn(u64),
+) -> Result<Header, BackupError> {
     let file: Arc<dyn BlockingFile> = rt.open_blocking(path, true)?.into();
     if file.len()? != 0 {
         return Err(BackupError::Exists);
@@ -156,8 +244,8 @@ pub async fn write(rt: &Rt, kv: &Rc<dyn MetaKv>, path: &Path, told: impl Fn(u64)
     let counters = get(&*snapshot, keys::COUNTERS).await?.and_then(|v| wire::decode::<Counters>(&v).ok());
     let (cluster, uuid) = (superblock.cluster, superblock.uuid);
     let mut header =
-        Header { cluster, uuid, made: rt.wall(), transno: counters.unwrap_or_default().transno, records: 0 };
-    let (mut from, to, mut at) = (Key::new(), Key::from_elem(u8::MAX, 64), HEADER_BYTES as u64);
+        Header { kind, cluster, uuid, made: rt.wall(), transno: counters.unwrap_or_default().transno, records: 0 };
+    let (mut from, to, mut at) = (Key::new(), Key::from_elem(u8::MAX, KEY_END_BYTES), HEADER_BYTES as u64);
     loop {
         let page = ready(snapshot.range(&from, &to, SCAN_KEYS)).await?;
         let mut payload = Vec::new();
@@ -208,36 +296,69 @@ pub fn header(file: &dyn BlockingFile) -> Result<Header, BackupError> {
     Header::from_bytes(&bytes)
 }
 
-/// Puts a backup into an empty store; `wanted`: cluster and uuid of the store that it must be of. All of the file is
-/// checked before anything is written. The superblock comes last: a store without one is none.
+/// Puts a copy into an empty store; `wanted`: cluster and uuid of the store that it must be of. All of the file is
+/// checked before anything is written. The superblock comes last: a store without one is none. Of an export all records are as they
+/// were, which is looked at in the end.
 ///
 /// # Errors
 /// [`BackupError`]; what was written then is no store.
-pub async fn restore(rt: &Rt, path: &Path, kv: &Rc<dyn MetaKv>, wanted: (u64, u64)) -> Result<Header, BackupError> {
+pub async fn restore(
+    rt: &Rt,
+    path: &Path,
+    kv: &Rc<dyn MetaKv>,
+    wanted: (u64, u64),
+    kind: Kind,
+) -> Result<Header, BackupError> {
     let file: Arc<dyn BlockingFile> = rt.open_blocking(path, false)?.into();
     let head = header(&*file)?;
+    if head.kind != kind {
+        return Err(BackupError::Other(head.kind));
+    }
     if (head.cluster, head.uuid) != wanted {
         return Err(BackupError::Foreign((head.cluster, head.uuid), wanted));
     }
-    if !matches!(read_superblock(&*kv.snapshot().await?).await, Err(StartError::NotFormatted)) {
+    if !ready(kv.snapshot().await?.range(&[], &[u8::MAX; KEY_END_BYTES], 1)).await?.is_empty() {
         return Err(BackupError::Exists);
     }
-    let mut records = 0;
-    each_block(rt, &file, async |pairs| {
-        records += pairs.len() as u64;
+    let of_file = whole_file(rt, &file).await?;
+    if of_file.records != head.records {
+        return Err(BackupError::Damaged(0));
+    }
+    put_in(rt, &file, kv, kind).await?;
+    if kind == Kind::Export {
+        let of_store = whole(&**kv).await?;
+        if of_store != of_file {
+            return Err(BackupError::Differs(of_file, of_store));
+        }
+    }
+    Ok(head)
+}
+
+/// All records of a file.
+async fn whole_file(rt: &Rt, file: &Arc<dyn BlockingFile>) -> Result<Whole, BackupError> {
+    let mut all = Whole::default();
+    each_block(rt, file, async |pairs| {
+        let mut sealed = Vec::new();
+        for (key, value) in pairs {
+            sealed.clear();
+            seal(&key, &value, &mut sealed);
+            all.add(&key, &sealed);
+        }
         Ok(())
     })
     .await?;
-    if records != head.records {
-        return Err(BackupError::Damaged(0));
-    }
+    Ok(all)
+}
+
+async fn put_in(rt: &Rt, file: &Arc<dyn BlockingFile>, kv: &Rc<dyn MetaKv>, kind: Kind) -> Result<(), BackupError> {
     let (mut superblock, mut batch) = (None, KvBatch::default());
-    each_block(rt, &file, async |pairs| {
+    each_block(rt, file, async |pairs| {
         for (key, value) in pairs {
             match key.first() {
+                _ if key == keys::SUPERBLOCK => superblock = Some(value),
+                _ if kind == Kind::Export => drop(batch.changes.insert(Key::from_vec(key), Some(value))),
                 // Whoever was connected then is not any more, and must not be waited for.
                 Some(&(keys::SESSION | keys::REPLY)) => continue,
-                _ if key == keys::SUPERBLOCK => superblock = Some(value),
                 _ => drop(batch.changes.insert(Key::from_slice(&key), Some(put_back(&key, value)?))),
             }
             if batch.changes.len() >= RECORDS_PER_COMMIT {
@@ -248,8 +369,7 @@ pub async fn restore(rt: &Rt, path: &Path, kv: &Rc<dyn MetaKv>, wanted: (u64, u6
     })
     .await?;
     batch.changes.insert(keys::plain(keys::SUPERBLOCK), Some(superblock.ok_or(BackupError::NotOne)?));
-    kv.commit(Arc::new(batch)).await?;
-    Ok(head)
+    Ok(kv.commit(Arc::new(batch)).await?)
 }
 
 /// A record as it is in a store that was put back.

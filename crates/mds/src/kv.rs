@@ -13,6 +13,7 @@ use rt::LocalFuture;
 use smallvec::SmallVec;
 use types::scrub::Looked;
 
+pub mod conformance;
 pub mod memory;
 
 pub use memory::{FailPoint, MemoryKv};
@@ -42,6 +43,8 @@ pub enum KvError {
     },
     /// The medium is full.
     NoSpace,
+    /// Another server has taken the store over: what it says.
+    Fenced(String),
     /// An earlier write failed; nothing is written until the store is opened again.
     Latched(String),
 }
@@ -56,6 +59,7 @@ impl fmt::Display for KvError {
                 "metadata store: key {key} was changed by somebody else: is a second server running on this store?"
             ),
             KvError::NoSpace => f.write_str("metadata store: no space left"),
+            KvError::Fenced(e) => write!(f, "metadata store: {e}"),
             KvError::Latched(e) => write!(f, "metadata store stopped after an earlier failure: {e}"),
         }
     }
@@ -119,6 +123,19 @@ pub trait MetaKv {
     /// forgets how far it was. The default has none.
     fn look_at_pages(&self, _bytes: u64) -> LocalFuture<Result<Looked, KvError>> {
         Box::pin(std::future::ready(Ok(Looked::nothing())))
+    }
+    /// Why it takes nothing any more, when no commit has met that yet: another server has it. `None`, the default: commits tell.
+    fn failure(&self) -> Option<KvError> {
+        None
+    }
+    /// Whether it is certain at this moment that no other server has the store. The default: nobody else can have it.
+    fn is_sure(&self) -> bool {
+        true
+    }
+    /// Asks whether the store is still this server's: before something is done elsewhere that must not be done by one of before. The
+    /// default: nobody else can have it.
+    fn confirm(&self) -> LocalFuture<Result<(), KvError>> {
+        Box::pin(std::future::ready(Ok(())))
     }
     /// (bytes in all, bytes free) of the medium.
     fn space(&self) -> (u64, u64);

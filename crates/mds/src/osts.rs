@@ -348,6 +348,10 @@ impl Mds {
         let Some((used, want)) = self.pools.borrow().get(link.ost).map(|p| (p.used, p.want)) else { return Ok(()) };
         let request =
             PrecreateRequest { seq: ObjectId::seq_of(link.ost), last_used: used, count: want, orphans: first };
+        if first {
+            // What a server that was replaced does not know of is not to be removed.
+            self.store.engine().confirm().await?;
+        }
         let body = port.call(Op::OstPrecreate, wire::encode(&request)).await?;
         let reply: PrecreateReply = wire::decode(&body).map_err(FsError::from)?;
         let row = self.pools.borrow_mut().update(link.ost, |p| {

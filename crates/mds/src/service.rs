@@ -373,6 +373,11 @@ impl Mds {
             Ok(()) => self.serve(caller, op, &request.body).await,
             Err(e) => Err(e),
         };
+        let engine = self.store.engine();
+        if !engine.is_sure() && engine.confirm().await.is_err() {
+            // Another server has the store and answers; the client asks it when the sessions of this one end.
+            return std::future::pending().await;
+        }
         let now = self.rt.now();
         let took = now.since(started);
         tracing::trace!(client = %caller.client, ?op, xid = %request.header.xid, ?took, error = ?result.as_ref().err(), "answered");

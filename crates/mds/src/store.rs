@@ -217,7 +217,7 @@ impl MetaStore {
     /// The failure that stopped the store.
     #[must_use]
     pub fn failure(&self) -> Option<KvError> {
-        self.latched.borrow().clone()
+        self.latched.borrow().clone().or_else(|| self.kv.failure())
     }
     /// Whether operations should wait for a commit first.
     pub(crate) fn is_crowded(&self) -> bool {
@@ -230,7 +230,7 @@ impl MetaStore {
     }
     /// The store's failure as an operation's.
     pub(crate) fn check(&self) -> Result<(), FsError> {
-        if self.latched.borrow().is_some() { Err(FsError::Io) } else { Ok(()) }
+        if self.latched.borrow().is_some() || self.kv.failure().is_some() { Err(FsError::Io) } else { Ok(()) }
     }
 
     /// Operations applied so far.

@@ -52,7 +52,9 @@ impl Mds {
                 Err(e) => Err(e.to_string()),
                 Ok(()) => {
                     let told = |records| *me.backup.borrow_mut() = format!("running {shown}: {records} records");
-                    backup::write(&me.rt, me.store.engine(), &path, told).await.map_err(|e| e.to_string())
+                    backup::write(&me.rt, me.store.engine(), &path, backup::Kind::Backup, told)
+                        .await
+                        .map_err(|e| e.to_string())
                 }
             };
             let text = match done {

@@ -175,6 +175,8 @@ pub struct Import {
     rt: Rt,
     config: ImportConfig,
     nid: RefCell<Nid>,
+    /// How often a place of it was tried in vain: which one is next.
+    turn: Cell<usize>,
     callbacks: RefCell<Weak<dyn Callbacks>>,
     state: Cell<ImportState>,
     changed: Event,
@@ -244,6 +246,7 @@ impl Import {
             measured: timeouts::Measured::default(),
             rt: rt.clone(),
             nid: RefCell::new(config.nid.clone()),
+            turn: Cell::new(0),
             config,
             callbacks: RefCell::new(callbacks),
             state: Cell::new(ImportState::Connecting),

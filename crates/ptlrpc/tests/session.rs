@@ -329,6 +329,38 @@ fn a_restart_replays_what_was_lost_and_repeats_nothing_that_was_not() {
 }
 
 #[test]
+fn a_server_that_takes_over_at_the_second_address_is_found_and_told_what_was_lost() {
+    both(async |rt, nid| {
+        let (store, other): (Rc<Store>, Nid) = (Rc::default(), Nid::parse("127.0.0.1:0").unwrap());
+        // A place where a server listens that has not the target (any more), and one where nobody does yet.
+        let elsewhere = Server::new(
+            rt.clone(),
+            ServerConfig {
+                key: key(),
+                recovery_window: Duration::from_secs(5),
+                client_timeout: Duration::from_secs(60),
+                boot: 9,
+            },
+        );
+        let without = elsewhere.listen(&other).unwrap();
+        let (first, bound) = serve(&rt, &nid, &store, false, 1, key());
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let third = Nid::Tcp(free);
+        let callbacks: Rc<dyn Callbacks> = Rc::new(Answering);
+        let import = import(&rt, Nid::OneOf(vec![without, bound, third.clone()]), key(), &callbacks);
+        for i in 0..20u64 {
+            assert_eq!(import.ask::<_, u64>(Op::MdtSync, &i).await, Ok(i * 2));
+        }
+        first.stop();
+        drop(first);
+        let (_second, _) = serve(&rt, &third, &store, true, 2, key());
+        assert_eq!(import.ask::<_, u64>(Op::MdtSync, &20u64).await, Ok(40));
+        assert_eq!(*store.applied.borrow(), (0..=20).collect::<Vec<u64>>());
+        elsewhere.stop();
+    });
+}
+
+#[test]
 fn a_client_that_ended_with_its_server_is_not_waited_for_and_one_that_may_live_is() {
     let sim = simworld::Sim::new(simworld::SimConfig::new(3), FramePool::new(64 << 20));
     let (here, there) = (sim.host("here"), sim.host("there"));

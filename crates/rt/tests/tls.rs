@@ -85,7 +85,7 @@ fn proxy(to: SocketAddr, change: Change) -> (SocketAddr, JoinHandle<Vec<u8>>) {
 fn tcp(listener: &dyn Listener) -> SocketAddr {
     match listener.nid() {
         Nid::Tcp(addr) => addr,
-        Nid::Local(name) => panic!("{name}"),
+        other => panic!("{other}"),
     }
 }
 

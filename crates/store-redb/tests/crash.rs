@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use frames::FramePool;
-use mds::kv::{Answer, Key, KvBatch, KvError, KvSnapshot, MetaKv, unseal};
+use mds::kv::conformance::{self, batch};
+use mds::kv::{KvError, MetaKv};
 use rt::{BlockingFile, Connection, DiskFile, Listener, LocalFuture, Nid, OpenMode, Rt, World};
 use store_redb::RedbKv;
 use types::{Instant, WallTime};
@@ -173,45 +174,9 @@ fn open(bytes: Vec<u8>) -> (Medium, Result<Rc<RedbKv>, KvError>) {
     (medium, kv)
 }
 
-/// Batch `n` sets a counter to `n`, writes ten keys of its own and removes those of two batches before.
-fn batch(n: u64) -> Arc<KvBatch> {
-    let mut b = KvBatch::default();
-    b.changes.insert(Key::from_slice(b"n"), Some(n.to_le_bytes().to_vec()));
-    for i in 0..10u64 {
-        b.changes.insert(key(n, i), Some(vec![n as u8; 300]));
-        if n > 2 {
-            b.changes.insert(key(n - 2, i), None);
-        }
-    }
-    if n > 1 {
-        b.expect.push((Key::from_slice(b"n"), Some((n - 1).to_le_bytes().to_vec())));
-    }
-    Arc::new(b)
-}
-fn key(n: u64, i: u64) -> Key {
-    let mut k = Key::from_slice(b"k");
-    k.extend_from_slice(&n.to_be_bytes());
-    k.extend_from_slice(&i.to_be_bytes());
-    k
-}
-
-fn read(s: &dyn KvSnapshot, key: &[u8]) -> Option<Vec<u8>> {
-    match s.get(key) {
-        Answer::Now(v) => v.unwrap().map(|v| unseal(key, v).unwrap()),
-        Answer::Later(_) => panic!("redb answers at once"),
-    }
-}
-
-/// The counter, after checking that exactly the keys of its batch and the one before are there.
+/// How many batches it has, whole.
 fn check(kv: &RedbKv) -> u64 {
-    let s = now(kv.snapshot()).unwrap();
-    let n = read(&*s, b"n").map_or(0, |v| u64::from_le_bytes(v.try_into().unwrap()));
-    let Answer::Now(pairs) = s.range(b"k", b"l", 1000) else { panic!("redb answers at once") };
-    let have: Vec<Vec<u8>> = pairs.unwrap().into_iter().map(|(k, _)| k).collect();
-    let want: Vec<Vec<u8>> =
-        (n.saturating_sub(1).max(1)..=n).flat_map(|b| (0..10).map(move |i| key(b, i).to_vec())).collect();
-    assert_eq!(have, want, "after batch {n}");
-    n
+    now(conformance::count(kv))
 }
 
 #[test]
@@ -259,24 +224,14 @@ fn after_a_failed_write_no_commit_succeeds_until_the_store_is_opened_again() {
 }
 
 #[test]
-fn a_batch_whose_expectation_fails_changes_nothing_and_latches_nothing() {
-    let (_, kv) = open(Vec::new());
-    let kv = kv.unwrap();
-    now(kv.commit(batch(1))).unwrap();
-    assert!(matches!(now(kv.commit(batch(3))), Err(KvError::Conflict { .. })));
-    assert_eq!(check(&kv), 1);
-    now(kv.commit(batch(2))).unwrap();
-    assert_eq!(check(&kv), 2);
-}
-
-#[test]
-fn a_snapshot_holds_still_while_batches_are_committed() {
-    let (_, kv) = open(Vec::new());
-    let kv = kv.unwrap();
-    now(kv.commit(batch(1))).unwrap();
-    let s = now(kv.snapshot()).unwrap();
-    now(kv.commit(batch(2))).unwrap();
-    assert_eq!(read(&*s, b"n"), Some(1u64.to_le_bytes().to_vec()));
+fn it_does_what_every_engine_must() {
+    let fresh = || open(Vec::new()).1.unwrap();
+    now(conformance::failed_expectations_change_nothing(&*fresh()));
+    now(conformance::snapshots_hold_still(&*fresh()));
+    now(conformance::holds_what_its_limits_say(&*fresh()));
+    for seed in 0..4 {
+        now(conformance::agrees_with_a_model(&*fresh(), seed, 40));
+    }
 }
 
 #[test]

@@ -57,7 +57,7 @@ pub enum Verb {
     Fsck(Fsck),
     /// Read all data and records of a running cluster against their checksums, beside its work
     Scrub(Scrub),
-    /// Back a metadata store up, or put a backup back
+    /// Back a metadata store up, put a backup back, move it to another engine
     #[command(subcommand)]
     Mdt(MdtVerb),
     /// Kill, stop and starve a cluster of its own under checked work, and say what was lost
@@ -587,6 +587,9 @@ pub struct Mds {
     /// An OST that nobody serves for now: its files answer EIO, new files go elsewhere; may be repeated
     #[arg(long, value_name = "N")]
     pub without_ost: Vec<u16>,
+    /// Wait, as long as it takes, until no other server has the metadata store, which is in a database; then serve it
+    #[arg(long)]
+    pub standby: bool,
     /// Settings.
     #[command(flatten)]
     pub settings: Settings,
@@ -601,7 +604,7 @@ pub struct Oss {
     /// Targets, like 0-2,5; 'all': those whose stores are in DIR
     #[arg(long = "ost", value_name = "LIST")]
     pub ost: String,
-    /// Address of the metadata server; default: the one running in DIR
+    /// Address of the metadata server, those of a server and its standby with a comma between; default: the one running in DIR
     #[arg(long)]
     pub mds: Option<String>,
     /// Address and port; default: where it listened last, else net.listen
@@ -704,7 +707,7 @@ pub struct CredentialRevoke {
 /// Arguments of `mount`.
 #[derive(Args, Debug)]
 pub struct Mount {
-    /// Address of the metadata server
+    /// Address of the metadata server; those of a server and its standby with a comma between
     #[arg(long, required_unless_present = "dir")]
     pub mds: Option<String>,
     /// Directory of a cluster that runs on this host, instead of --mds
@@ -865,16 +868,33 @@ pub enum MdtVerb {
     /// Write everything in the metadata store into a new file, also while the cluster runs
     Backup(MdtFile),
     /// Make the metadata store of a stopped cluster, which has none any more, of a backup
-    Restore(MdtFile),
+    Restore(MdtRefill),
+    /// Write the metadata store of a stopped cluster into a new file, to move it to another engine
+    Export(MdtFile),
+    /// Make the metadata store of a stopped cluster of an export, in DIR or in the database that 'mdt.store' names
+    Import(MdtRefill),
 }
 
-/// Arguments of `mdt backup` and `mdt restore`.
+/// Arguments of `mdt restore` and `mdt import`.
+#[derive(Args, Debug)]
+pub struct MdtRefill {
+    /// Directory of the cluster
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// The backup or export
+    pub file: PathBuf,
+    /// Settings.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// Arguments of `mdt backup` and `mdt export`.
 #[derive(Args, Debug)]
 pub struct MdtFile {
     /// Directory of the cluster
     #[arg(long)]
     pub dir: PathBuf,
-    /// The backup
+    /// The file to write
     pub file: PathBuf,
 }
 

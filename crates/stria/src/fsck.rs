@@ -4,8 +4,10 @@
 //! crate's (`docs/internals/integrity.md`).
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::rc::Rc;
 
 use fsck::{Outcome, Store, Stores};
+use mds::MetaKv;
 use rt::Rt;
 
 use crate::cli;
@@ -45,6 +47,13 @@ impl Stores for Here {
     }
     fn mdt(&self) -> Store {
         self.store(self.dir.mdt())
+    }
+    async fn mdt_elsewhere(&self) -> Result<Option<Rc<dyn MetaKv>>, String> {
+        let place = store_pg::Place::of_dir(&self.dir.mdt()).map_err(|e| e.to_string())?;
+        match place {
+            Some(_) => self.dir.try_open_mdt(&self.rt).await.map(Some).map_err(|e| e.to_string()),
+            None => Ok(None),
+        }
     }
     fn osts(&self) -> Vec<u16> {
         self.dir.ost_indices()

@@ -186,7 +186,7 @@ fn mount(arguments: &[OsString]) -> Result<(), Failure> {
     let mut command = vec![OsString::from("mount")];
     if Path::new(&asked.what).is_absolute() {
         command.extend(["--dir".into(), (&asked.what).into()]);
-    } else if rt::Nid::parse(&asked.what).is_ok_and(|n| matches!(n, rt::Nid::Tcp(_))) {
+    } else if rt::Nid::parse(&asked.what).is_ok_and(|n| n.places().iter().all(|n| matches!(n, rt::Nid::Tcp(_)))) {
         command.extend(["--mds".into(), (&asked.what).into()]);
     } else {
         let why = format!(

@@ -1,11 +1,11 @@
-//! `scrub`, `mdt backup` and `mdt restore`: looking after stores. What a running server is to do it is told by a parameter,
+//! `scrub` and the verbs of `mdt`: looking after stores. What a running server is to do it is told by a parameter,
 //! through a mount of its cluster on this host.
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use mds::MetaKv;
+use cluster::MdtError;
+use mds::backup::{Header, Kind};
 use serde_json::{Value, json};
 use types::format_size;
 
@@ -116,7 +116,24 @@ fn wait_for(connection: u32, pattern: &str) -> Result<u64, Failure> {
 pub fn mdt(verb: &cli::MdtVerb) -> Outcome {
     match verb {
         cli::MdtVerb::Backup(a) => backup(&ClusterDir::open(&a.dir)?, &absolute(&a.file)?),
-        cli::MdtVerb::Restore(a) => restore(&ClusterDir::open(&a.dir)?, &absolute(&a.file)?),
+        cli::MdtVerb::Export(a) => export(&ClusterDir::open(&a.dir)?, &absolute(&a.file)?),
+        cli::MdtVerb::Restore(a) => {
+            let (dir, header) = refill(a, Kind::Backup)?;
+            say!(
+                "{}: {} records as of transaction {}; what is newer on the OSTs stays there: 'stria fsck --repair' moves it to lost+found",
+                dir.mdt().display(),
+                header.records,
+                header.transno
+            );
+            Ok(())
+        }
+        cli::MdtVerb::Import(a) => {
+            let (dir, header) = refill(a, Kind::Export)?;
+            let place = store_pg::Place::of_dir(&dir.mdt()).map_err(|e| Failure::from(e.to_string()))?;
+            let place = place.map_or_else(|| dir.mdt().display().to_string(), |place| place.to_string());
+            say!("{place}: {} records as of transaction {}, compared with the file", header.records, header.transno);
+            Ok(())
+        }
     }
 }
 
@@ -131,12 +148,12 @@ fn backup(dir: &ClusterDir, file: &Path) -> Outcome {
         return Err(Failure::with_errno(why, libc::EEXIST));
     }
     let offline = on_shard(frames::FramePool::new(16 << 20), async |rt| {
-        let kv = match store_redb::open(rt.clone(), &dir.mdt(), store_redb::CACHE_BYTES_DEFAULT) {
-            Ok(kv) => kv as Rc<dyn MetaKv>,
-            Err(store_redb::OpenError::InUse(_)) => return Ok(None),
+        let kv = match dir.try_open_mdt(&rt).await {
+            Ok(kv) => kv,
+            Err(MdtError::InUse(_)) => return Ok(None),
             Err(e) => return Err(Failure::from(e.to_string())),
         };
-        let written = mds::backup::write(&rt, &kv, file, |_| {}).await;
+        let written = mds::backup::write(&rt, &kv, file, Kind::Backup, |_| {}).await;
         written.map(Some).map_err(|e| Failure::from(format!("{}: {e}", file.display())))
     })?;
     if let Some(header) = offline {
@@ -159,13 +176,32 @@ fn backup(dir: &ClusterDir, file: &Path) -> Outcome {
     }
 }
 
-fn restore(dir: &ClusterDir, file: &Path) -> Outcome {
-    let header = on_shard(frames::FramePool::new(16 << 20), async |rt| dir.restore_mdt(&rt, file).await)?;
-    say!(
-        "{}: {} records as of transaction {}; what is newer on the OSTs stays there: 'stria fsck --repair' moves it to lost+found",
-        dir.mdt().display(),
-        header.records,
-        header.transno
-    );
+/// Writes the store of a server that has stopped into a file, from which it can go on elsewhere.
+fn export(dir: &ClusterDir, file: &Path) -> Outcome {
+    dir.check_mdt()?;
+    if file.exists() {
+        let why = format!("{} is there already: an export is a new file", file.display());
+        return Err(Failure::with_errno(why, libc::EEXIST));
+    }
+    let (header, whole) = on_shard(frames::FramePool::new(16 << 20), async |rt| {
+        let kv = dir.try_open_mdt(&rt).await.map_err(|e| match e {
+            MdtError::InUse(why) => Failure::with_errno(format!("{why} ('stria stop')"), libc::EBUSY),
+            e => Failure::from(e.to_string()),
+        })?;
+        let written = mds::backup::write(&rt, &kv, file, Kind::Export, |_| {}).await;
+        let header = written.map_err(|e| Failure::from(format!("{}: {e}", file.display())))?;
+        let whole = mds::backup::whole(&*kv).await.map_err(|e| Failure::from(e.to_string()))?;
+        Ok((header, whole))
+    })?;
+    say!("{}: {whole} as of transaction {}", file.display(), header.transno);
     Ok(())
+}
+
+/// Makes the metadata store of a copy.
+fn refill(arguments: &cli::MdtRefill, kind: Kind) -> Result<(ClusterDir, Header), Failure> {
+    let (dir, file) = (ClusterDir::open(&arguments.dir)?, absolute(&arguments.file)?);
+    let config = crate::daemon::load_in(Some(&dir), &arguments.settings)?;
+    let filled = async |rt: rt::Rt| dir.refill_mdt(&rt, &file, kind, &config).await;
+    let header = on_shard(frames::FramePool::new(16 << 20), filled)?;
+    Ok((dir, header))
 }

@@ -106,7 +106,7 @@ fn ready(at: &str) {
 
 async fn mds(rt: &Rt, dir: &Path, nid: &Nid) -> Result<(), Any> {
     if !dir.exists() {
-        format_mdt(rt, dir, "stria", CLUSTER, (0, 0)).await?;
+        format_mdt(rt, dir, None, "stria", CLUSTER, (0, 0)).await?;
     }
     let role = start_mds(rt, dir, nid, &secret(), WINDOW, mds::MdsConfig::default()).await?;
     ready(&role.nid.to_string());
@@ -169,7 +169,7 @@ async fn up(rt: &Rt, dir: &Path, osts: u16, transport: &str, at: &[String]) -> R
     let (mds_nid, oss_nid) = (Nid::Local("mds".into()), Nid::Local("oss".into()));
     let mdt = dir.join("mdt0");
     if !mdt.exists() {
-        format_mdt(rt, &mdt, "stria", CLUSTER, (0, 0)).await?;
+        format_mdt(rt, &mdt, None, "stria", CLUSTER, (0, 0)).await?;
     }
     let mds = start_mds(rt, &mdt, &mds_nid, &key, WINDOW, mds::MdsConfig::default()).await?;
     let place = OssPlace { nid: oss_nid, mds: mds_nid.clone(), key };

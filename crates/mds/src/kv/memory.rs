@@ -141,3 +141,29 @@ impl KvSnapshot for MemorySnapshot {
         self.answer(range.map(|(k, v)| (k.clone(), v.clone())).collect())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use simworld::TestWorld;
+
+    use super::*;
+    use crate::kv::conformance;
+
+    #[test]
+    fn it_does_what_every_engine_must() {
+        let world = TestWorld::new(1, 1 << 20);
+        world.run(async {
+            for slow in [false, true] {
+                let fresh = || {
+                    let kv = MemoryKv::new();
+                    kv.set_slow_reads(slow);
+                    kv
+                };
+                conformance::failed_expectations_change_nothing(&*fresh()).await;
+                conformance::snapshots_hold_still(&*fresh()).await;
+                conformance::holds_what_its_limits_say(&*fresh()).await;
+                conformance::agrees_with_a_model(&*fresh(), 1, 200).await;
+            }
+        });
+    }
+}

@@ -6,7 +6,7 @@ use types::{Fid, ObjectId, OstIndex};
 use wire::connect::ParamsRequest;
 
 use super::harness::Fs;
-use crate::backup::{self, BackupError, Header};
+use crate::backup::{self, BackupError, Header, Kind};
 use crate::check::check;
 use crate::keys;
 use crate::kv::{MemoryKv, MetaKv, unseal};
@@ -16,13 +16,13 @@ const FILE: &str = "/backup";
 
 fn write(fs: &Fs, path: &str) -> Result<Header, BackupError> {
     let (rt, kv): (_, Rc<dyn MetaKv>) = (fs.world.rt(), fs.kv.clone());
-    fs.world.run(async move { backup::write(&rt, &kv, Path::new(path), |_| {}).await })
+    fs.world.run(async move { backup::write(&rt, &kv, Path::new(path), Kind::Backup, |_| {}).await })
 }
 
 fn restore(fs: &Fs, path: &str, wanted: (u64, u64)) -> Result<Rc<MemoryKv>, BackupError> {
     let kv = MemoryKv::new();
     let (rt, target): (_, Rc<dyn MetaKv>) = (fs.world.rt(), kv.clone());
-    fs.world.run(async move { backup::restore(&rt, Path::new(path), &target, wanted).await }).map(|_| kv)
+    fs.world.run(async move { backup::restore(&rt, Path::new(path), &target, wanted, Kind::Backup).await }).map(|_| kv)
 }
 
 /// A store whose copy is made while it changes: the copy is of one moment.
@@ -54,6 +54,32 @@ fn what_is_put_back_is_what_was_there_without_its_sessions() {
     );
     kv.tamper(|map| assert!(!map.keys().any(|k| [keys::SESSION, keys::REPLY].contains(&k[0]))));
     assert!(matches!(restore(&fs, FILE, (77, 6)), Err(BackupError::Foreign((77, 5), (77, 6)))));
+}
+
+#[test]
+fn an_export_makes_the_same_store_and_is_no_backup() {
+    let fs = filled();
+    let (rt, kv): (_, Rc<dyn MetaKv>) = (fs.world.rt(), fs.kv.clone());
+    let moved: Rc<MemoryKv> = MemoryKv::new();
+    let target: Rc<dyn MetaKv> = moved.clone();
+    let again = target.clone();
+    fs.world.run(async move {
+        let (file, to) = (Path::new("/export"), (77, 5));
+        backup::write(&rt, &kv, file, Kind::Export, |_| {}).await.unwrap();
+        let other = backup::restore(&rt, file, &target, to, Kind::Backup).await.unwrap_err();
+        assert!(matches!(other, BackupError::Other(Kind::Export)), "{other}");
+        let header = backup::restore(&rt, file, &target, to, Kind::Export).await.unwrap();
+        let whole = backup::whole(&*kv).await.unwrap();
+        assert!(whole.records == header.records && whole == backup::whole(&*target).await.unwrap());
+        let full = backup::restore(&rt, file, &target, to, Kind::Export).await.unwrap_err();
+        assert!(matches!(full, BackupError::Exists), "{full}");
+        backup::write(&rt, &kv, Path::new(FILE), Kind::Backup, |_| {}).await.unwrap();
+        let other = backup::restore(&rt, Path::new(FILE), &again, to, Kind::Export).await.unwrap_err();
+        assert!(matches!(other, BackupError::Other(Kind::Backup)), "{other}");
+    });
+    let mut was = std::collections::BTreeMap::new();
+    fs.kv.tamper(|map| was = map.clone());
+    moved.tamper(|map| assert_eq!(*map, was, "all of it, sessions and answers too"));
 }
 
 #[test]

@@ -18,6 +18,11 @@ use crate::stream::{self, Sink, Source};
 const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// Longest pause between two tries.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// The same where a target may be at one of several places.
+const PAUSE_MAX_OF_SEVERAL: Duration = Duration::from_millis(200);
+/// How long a handshake may take; where there are other places, one that does not answer is not waited for so long.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+const HANDSHAKE_MAX_OF_SEVERAL: Duration = Duration::from_secs(3);
 /// Pause before the next try of a client whose credential opens nothing: only clocks may change that.
 const BARRED_PAUSE: Duration = Duration::from_secs(30);
 
@@ -35,6 +40,7 @@ impl Import {
             let end = self.session_once().await;
             if self.connects.get() == sessions {
                 failures = failures.saturating_add(1);
+                self.turn.set(self.turn.get().wrapping_add(1));
             } else {
                 // However it ended, it was one: a server that dies now and then is found as soon as it is back each time.
                 (failures, pause) = (0, PAUSE_MIN);
@@ -54,18 +60,19 @@ impl Import {
             {
                 callbacks.on_unreachable();
             }
+            let places = self.nid.borrow().places().len();
             self.rt.sleep(if self.barred.get() { BARRED_PAUSE } else { pause }).await;
-            pause = (pause * 2).min(PAUSE_MAX);
+            pause = (pause * 2).min(if places > 1 { PAUSE_MAX_OF_SEVERAL } else { PAUSE_MAX });
         }
     }
 
     /// One connection from its handshake to its end.
     async fn session_once(self: &Rc<Self>) -> io::Result<()> {
-        let nid = self.nid();
+        let (nid, patience) = self.place();
         let encrypted = self.config.key.encrypts(&nid);
         let connection = if encrypted { self.rt.connect_encrypted(&nid).await } else { self.rt.connect(&nid).await };
         let (sink, mut source) = stream::ends(connection?);
-        let hello = self.rt.timeout(Duration::from_secs(10), self.handshake(&nid, &sink, &mut source)).await;
+        let hello = self.rt.timeout(patience, self.handshake(&nid, &sink, &mut source)).await;
         let session = match hello {
             Some(Ok(s)) => s,
             Some(Err(e)) => {
@@ -113,6 +120,14 @@ impl Import {
             self.pending.borrow_mut().remove(&xid);
         }
         end
+    }
+
+    /// Where the next connection goes, and how long its handshake may take.
+    fn place(&self) -> (Nid, Duration) {
+        let nid = self.nid.borrow();
+        let places = nid.places();
+        let patience = if places.len() > 1 { HANDSHAKE_MAX_OF_SEVERAL } else { HANDSHAKE_MAX };
+        (places[self.turn.get() % places.len()].clone(), patience)
     }
 
     async fn handshake(&self, nid: &Nid, sink: &Rc<Sink>, source: &mut Source) -> io::Result<AuthReply> {

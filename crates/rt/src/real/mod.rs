@@ -72,6 +72,10 @@ pub fn run_with_movers<F: Future>(
     run(frames, main)
 }
 
+fn several(nid: &Nid) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, format!("'{nid}' names several places: one at a time"))
+}
+
 /// One origin for all shards of a process, so that their instants compare.
 fn clock_origin() -> StdInstant {
     static ORIGIN: std::sync::OnceLock<StdInstant> = std::sync::OnceLock::new();
@@ -125,18 +129,20 @@ impl World for RealWorld {
                 let opened = local::connect(name);
                 Box::pin(std::future::ready(opened))
             }
+            Nid::OneOf(_) => Box::pin(std::future::ready(Err(several(nid)))),
         }
     }
     fn connect_encrypted(&self, nid: &Nid) -> LocalFuture<io::Result<Connection>> {
         match nid {
             Nid::Tcp(addr) => Box::pin(tcp::connect(*addr, true, self.timers.clone())),
-            Nid::Local(_) => self.connect(nid),
+            Nid::Local(_) | Nid::OneOf(_) => self.connect(nid),
         }
     }
     fn listen(&self, nid: &Nid) -> io::Result<Box<dyn Listener>> {
         match nid {
             Nid::Tcp(addr) => tcp::listen(*addr, self.timers.clone()),
             Nid::Local(name) => local::listen(name),
+            Nid::OneOf(_) => Err(several(nid)),
         }
     }
     fn take_in(&self, arrival: Arrival) -> io::Result<Connection> {

@@ -67,6 +67,12 @@ types::keys! {
         store_fast_profile: String = "store.fast.profile", Kind::Choice(super::fast_profiles), "none", Process, Restart;
         /// What is copied to the fast tier although nobody advised it (docs/reference/advice.md).
         store_fast_admission: String = "store.fast.admission", Kind::Choice(super::fast_admissions), "second_touch", Process, Live("obdfilter.*.fast_admission");
+        /// Where a new metadata store is: postgres://USER@HOST[:PORT]/DATABASE, without the password, or with several servers of one
+        /// database, comma-separated; empty: in a file of the cluster's directory. It stays there (docs/metadata-store.md).
+        mdt_store: String = "mdt.store", Kind::Text, "", Cluster, Restart;
+        /// File with the password of that database, as PostgreSQL's own programs read it (host:port:database:user:password), which its
+        /// owner alone can read. Empty: PGPASSFILE of the environment, else ~/.pgpass, else no password.
+        mdt_passfile: String = "mdt.passfile", Kind::Text, "", Process, Restart;
         /// Address and port where this process serves its metrics (docs/reference/metrics.md), like 127.0.0.1:9100; port 0 takes a
         /// free one. Empty: nowhere. Servers that `up --processes` starts take the ports that follow.
         metrics_listen: String = "metrics.listen", Kind::Text, "", Process, Restart;

@@ -304,7 +304,8 @@ impl Shard {
         let imports = self.client.osts().all().into_iter().filter_map(|o| o.import().ok());
         let imports: Vec<_> = std::iter::once(self.client.sessions().mdc()).chain(imports).collect();
         let wanted = rt::Nid::parse(nid).ok();
-        let Some(import) = imports.iter().find(|i| wanted.as_ref() == Some(&i.nid())) else {
+        let Some(import) = imports.iter().find(|i| wanted.as_ref().is_some_and(|w| i.nid().places().contains(w)))
+        else {
             let mut known: Vec<String> = imports.iter().map(|i| i.nid().to_string()).collect();
             known.sort();
             known.dedup();

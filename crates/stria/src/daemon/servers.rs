@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use cluster::OssPlace;
+use rt::sync::race;
 use rt::{Nid, Rt};
 use types::OstIndex;
 
@@ -128,6 +129,7 @@ pub fn mds(arguments: &cli::Mds) -> Outcome {
     private::check_owner(&arguments.dir)?;
     dir.check_mdt()?;
     let config = settings::load_in(Some(&dir), &arguments.settings)?;
+    dir.check_engine(&config)?;
     let key = keys::find(&config, Some(&dir))?;
     let nid = address(arguments.listen.as_deref(), &dir, "mdt0", &config)?;
     block_signals();
@@ -140,12 +142,26 @@ pub fn mds(arguments: &cli::Mds) -> Outcome {
             store: dir.mdt_identity(),
             ..settings::mds(&config)?
         };
-        let role = cluster::start_mds(&rt, &dir.mdt(), &nid, &key, settings::window(&config), told).await;
+        let (mdt, window) = (dir.mdt(), settings::window(&config));
+        let role = if arguments.standby {
+            let waiting = cluster::start_standby_mds(&rt, &mdt, &nid, &key, window, told);
+            announce::ready(&rt, "standby", &format!("standby of the metadata server of '{}', for {nid}", dir.fsname));
+            match race(waiting, until_told(&rt, &events, Servers::default())).await {
+                Ok(role) => role,
+                Err(ended) => return ended,
+            }
+        } else {
+            cluster::start_mds(&rt, &mdt, &nid, &key, window, told).await
+        };
         let role = role.map_err(|e| Failure::from(format!("metadata server at {nid}: {e}")))?;
         dir.note_running("mdt0", Some(&role.nid))?;
         dir.note_metrics("mdt0", metrics.as_ref())?;
         let text = format!("metadata server of '{}' at {}", dir.fsname, role.nid);
-        announce::ready(&rt, &role.nid.to_string(), &text);
+        if arguments.standby {
+            tracing::warn!("{text}: it has taken over");
+        } else {
+            announce::ready(&rt, &role.nid.to_string(), &text);
+        }
         until_told(&rt, &events, Servers { mds: Some(&role), oss: None }).await?;
         let stopped = role.stop().await;
         dir.note_stopped("mdt0");

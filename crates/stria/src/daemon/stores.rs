@@ -10,7 +10,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use cluster::{format_mdt, format_ost_store};
+use cluster::{MdtError, empty_mdt, format_mdt, format_ost_store};
 use mds::MetaKv;
 use mds::kv::KvError;
 use oss::store::StoreIdentity;
@@ -45,6 +45,17 @@ impl Osts {
     pub fn away_indices(&self) -> Vec<OstIndex> {
         self.away.iter().map(|(i, _)| OstIndex(*i)).collect()
     }
+}
+
+/// The database that the settings name for the metadata store, if they name one.
+fn database_of(config: &Config) -> Result<Option<store_pg::Place>, Failure> {
+    if config.mdt_store.is_empty() {
+        return Ok(None);
+    }
+    let passfile = Some(&config.mdt_passfile).filter(|p| !p.is_empty()).map(std::path::absolute).transpose();
+    let passfile = passfile.map_err(|e| Failure::usage(format!("mdt.passfile: {e}")))?;
+    let place = store_pg::Place::parse(&config.mdt_store, passfile.as_deref());
+    place.map(Some).map_err(|e| Failure::usage(format!("mdt.store: {e}")))
 }
 
 /// Whether OST stores of this kind lie in directories.
@@ -89,7 +100,7 @@ impl ClusterDir {
     /// use says nothing: the command is given again.
     async fn end_removal(&mut self, rt: &Rt) -> Outcome {
         let Some(ost) = self.leaving() else { return Ok(()) };
-        let Ok(kv) = self.open_mdt(rt) else { return Ok(()) };
+        let Ok(kv) = self.open_mdt(rt).await else { return Ok(()) };
         let known = mds::replace::stores(&kv).await.map_err(|e| self.mdt_failed(&e))?;
         drop(kv);
         if known.removed.contains(&OstIndex(ost)) { self.strike_out(ost) } else { self.note_leaving(None) }
@@ -110,7 +121,7 @@ impl ClusterDir {
         let mut found = Vec::new();
         if !is_empty(&self.mdt()) {
             // The cluster map knows every store that ever served, also those that are not there today.
-            let known = mds::replace::stores(&self.open_mdt(rt)?).await.map_err(|e| self.mdt_failed(&e))?;
+            let known = mds::replace::stores(&self.open_mdt(rt).await?).await.map_err(|e| self.mdt_failed(&e))?;
             if known.cluster == self.cluster {
                 found.push(("mdt0".to_string(), known.uuid));
                 found.extend(known.osts.iter().map(|(ost, uuid)| (format!("ost{}", ost.0), *uuid)));
@@ -135,16 +146,16 @@ impl ClusterDir {
         }
         if !is_empty(&self.mdt()) {
             // Made, but not written down when an earlier try ended.
-            let known = mds::replace::stores(&self.open_mdt(rt)?).await.map_err(|e| self.mdt_failed(&e))?;
+            let known = mds::replace::stores(&self.open_mdt(rt).await?).await.map_err(|e| self.mdt_failed(&e))?;
             if known.cluster == self.cluster {
                 return self.register(vec![("mdt0".into(), known.uuid)]);
             }
         }
         // SAFETY: plain system calls without arguments.
         let owner = unsafe { (libc::geteuid(), libc::getegid()) };
-        let place = Place::begin(&self.mdt())?;
-        let uuid = format_mdt(rt, &place.at, &self.fsname, self.cluster, owner).await;
-        let uuid = uuid.map_err(|e| Failure::from(e.0))?;
+        let (database, place) = (database_of(config)?, Place::begin(&self.mdt())?);
+        let uuid = format_mdt(rt, &place.at, database.as_ref(), &self.fsname, self.cluster, owner).await;
+        let uuid = uuid.map_err(|e| Failure::from(e.to_string()))?;
         place.finish()?;
         self.register(vec![("mdt0".into(), uuid)])
     }
@@ -172,11 +183,17 @@ impl ClusterDir {
         Ok(())
     }
 
-    /// Puts a backup of the metadata store into its place, which is empty.
+    /// Makes the metadata store of a copy, in its place, which is empty, or in the database that `config` names.
     ///
     /// # Errors
-    /// Something is there, or runs; the file is no backup of this store, or damaged. Nothing is in the place then.
-    pub async fn restore_mdt(&self, rt: &Rt, file: &Path) -> Result<mds::backup::Header, Failure> {
+    /// Something is there, or runs; the file is no such copy of this store, or damaged. Nothing is in the place then.
+    pub async fn refill_mdt(
+        &self,
+        rt: &Rt,
+        file: &Path,
+        kind: mds::backup::Kind,
+        config: &Config,
+    ) -> Result<mds::backup::Header, Failure> {
         let at = self.mdt();
         if let Some((name, pid, _)) = self.processes().into_iter().find(|p| p.2 && matches!(&*p.0, "up" | "mdt0")) {
             let why = format!("{name} (process {pid}) runs on {}: 'stria stop' it first", self.path().display());
@@ -188,19 +205,43 @@ impl ClusterDir {
         }
         let identity = self.mdt_identity();
         let identity = identity.ok_or_else(|| format!("{} names no metadata store", self.path().display()))?;
-        let place = Place::begin(&at)?;
-        let kv: Rc<dyn MetaKv> =
-            store_redb::open_empty(rt.clone(), &place.at).map_err(|e| Failure::from(e.to_string()))?;
-        let restored = mds::backup::restore(rt, file, &kv, identity).await;
+        let (database, place) = (database_of(config)?, Place::begin(&at)?);
+        let kv = empty_mdt(rt, &place.at, database.as_ref(), &self.fsname, identity).await;
+        let kv = kv.map_err(|e| Failure::from(e.to_string()))?;
+        let restored = mds::backup::restore(rt, file, &kv, identity, kind).await;
         drop(kv);
         let header = restored.map_err(|e| Failure::from(format!("{}: {e}", file.display())))?;
         place.finish()?;
         Ok(header)
     }
 
-    pub(crate) fn open_mdt(&self, rt: &Rt) -> Result<Rc<dyn MetaKv>, Failure> {
-        let kv = store_redb::open(rt.clone(), &self.mdt(), store_redb::CACHE_BYTES_DEFAULT);
-        Ok(kv.map_err(|e| Failure::from(e.to_string()))?)
+    /// Opens the metadata store; `InUse`: a server has it.
+    pub(crate) async fn try_open_mdt(&self, rt: &Rt) -> Result<Rc<dyn MetaKv>, MdtError> {
+        cluster::open_mdt(rt, &self.mdt(), self.mdt_identity()).await
+    }
+    pub(crate) async fn open_mdt(&self, rt: &Rt) -> Result<Rc<dyn MetaKv>, Failure> {
+        self.try_open_mdt(rt).await.map_err(|e| Failure::from(e.to_string()))
+    }
+
+    /// Refuses a setting that says the metadata store is elsewhere than it is.
+    ///
+    /// # Errors
+    /// That it is.
+    pub fn check_engine(&self, config: &Config) -> Outcome {
+        let Some(wanted) = database_of(config)? else { return Ok(()) };
+        let there = store_pg::Place::of_dir(&self.mdt()).map_err(|e| Failure::from(e.to_string()))?;
+        let at = self.mdt().join(store_pg::PLACE_FILE);
+        match there {
+            Some(there) if there == wanted => Ok(()),
+            Some(there) => Err(Failure::usage(format!(
+                "mdt.store: '{wanted}', but the metadata store is in '{there}', as {} says: leave the setting out, or change that file when the database has moved",
+                at.display()
+            ))),
+            None => Err(Failure::usage(format!(
+                "mdt.store: '{wanted}', but the metadata store is in {}: 'stria mdt export' and 'stria mdt import' move it",
+                self.mdt().display()
+            ))),
+        }
     }
     fn mdt_failed(&self, e: &KvError) -> Failure {
         Failure::from(format!("{}: {e}", self.mdt().display()))
@@ -231,6 +272,7 @@ impl ClusterDir {
         }
         if config.store_kind != "memory" {
             self.check_mdt()?;
+            self.check_engine(config)?;
         }
         let mut osts = Osts::default();
         for i in self.ost_indices() {
@@ -311,7 +353,7 @@ impl ClusterDir {
     /// The OST's store is in its place; something else is; the metadata store is in use or cannot be written.
     pub async fn replace_ost(&mut self, rt: &Rt, index: u16, config: &Config) -> Result<u32, Failure> {
         self.check_mdt()?;
-        let kv = self.open_mdt(rt)?;
+        let kv = self.open_mdt(rt).await?;
         if let Some(there) = self.made_replacement(rt, index).await {
             let known = mds::replace::stores(&kv).await.map_err(|e| self.mdt_failed(&e))?;
             if known.osts.contains(&(OstIndex(index), there)) {

@@ -60,7 +60,8 @@ impl Running {
             None => dir.last_nid("mdt0").filter(|_| dir.is_served("mdt0")),
         };
         let Some(mds) = mds else {
-            let whole = dir.uuid_of("mdt0").is_some() && dir.mdt().join(store_redb::STORE_FILE).exists();
+            let has = |file: &str| dir.mdt().join(file).exists();
+            let whole = dir.uuid_of("mdt0").is_some() && (has(store_redb::STORE_FILE) || has(store_pg::PLACE_FILE));
             if !whole {
                 let why = format!("the metadata server of '{}' is on another machine: say --mds ADDRESS", dir.fsname);
                 return Err(Failure::usage(why));

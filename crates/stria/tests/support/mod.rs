@@ -1,5 +1,6 @@
 //! What the tests of the program share: running it, its daemons, and whether mounts can be made here.
 #![allow(dead_code, reason = "every test binary uses its part")]
+pub mod promises;
 pub mod up;
 
 use std::fs;
@@ -193,10 +194,16 @@ impl Cluster {
     }
     /// One whose file system has a name of its own, for commands that find it by that.
     pub fn named(osts: usize, fsname: &str) -> Cluster {
+        Cluster::with(osts, &[&format!("cluster.fsname={fsname}")])
+    }
+    /// One that is made with settings.
+    pub fn with(osts: usize, settings: &[&str]) -> Cluster {
         let dir = tempfile::tempdir().unwrap();
         let mut c = Cluster { dir, mds: None, oss: (0..osts).map(|_| None).collect(), mounts: Vec::new() };
-        let named = format!("cluster.fsname={fsname}");
-        good(&["mkfs", "--dir", &c.path("c"), "--osts", &osts.to_string(), "--set", &named]);
+        let (at, number) = (c.path("c"), osts.to_string());
+        let mut line = vec!["mkfs", "--dir", &at, "--osts", &number];
+        settings.iter().for_each(|s| line.extend(["--set", s]));
+        good(&line);
         c.start_mds();
         for i in 0..osts {
             c.start_oss(i);

@@ -1,0 +1,266 @@
+//! Where a store is: a connection string without a password, and the file that has the password.
+//!
+//! The directory of a metadata target whose store is in a database holds both in a file of its own, so that whoever opens the
+//! directory opens the database.
+use std::fmt;
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use tokio_postgres::Config;
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+
+/// The file of a metadata target's directory that says where its store is.
+pub const PLACE_FILE: &str = "mdt.postgres";
+
+/// How long an attempt to reach a server may take when the connection string does not say: 3 s.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long the network may keep silent about what was sent when the connection string does not say: 5 s.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+const PORT_DEFAULT: u16 = 5432;
+
+/// Where a store is.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Place {
+    text: String,
+    passfile: Option<PathBuf>,
+    config: Config,
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Place({})", self.text)
+    }
+}
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Why a place is none: a sentence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PlaceError(pub String);
+impl fmt::Display for PlaceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+impl std::error::Error for PlaceError {}
+
+impl Place {
+    /// Of a connection string (`postgres://USER@HOST[:PORT][,HOST...]/DATABASE?OPTIONS`) and the file with its password.
+    ///
+    /// # Errors
+    /// It is none; it holds a password, names no user or no database, or asks for an encrypted connection.
+    pub fn parse(text: &str, passfile: Option<&Path>) -> Result<Place, PlaceError> {
+        let wrong = |why: &str| PlaceError(format!("'{}' names no metadata store: {why}", without_password(text)));
+        if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
+            return Err(wrong("say postgres://USER@HOST[:PORT]/DATABASE"));
+        }
+        let mut config = Config::from_str(text).map_err(|e| wrong(&with_causes(&e)))?;
+        if config.get_password().is_some() {
+            return Err(wrong("a password there is seen by others: put it into a file (mdt.passfile, PGPASSFILE)"));
+        }
+        if config.get_user().is_none_or(str::is_empty) {
+            return Err(wrong("it names no user: postgres://USER@HOST/DATABASE"));
+        }
+        if config.get_dbname().is_none_or(str::is_empty) {
+            return Err(wrong("it names no database: postgres://USER@HOST/DATABASE"));
+        }
+        if config.get_hosts().is_empty() {
+            return Err(wrong("it names no host: postgres://USER@HOST/DATABASE, or ?host=DIRECTORY-OF-THE-SOCKET"));
+        }
+        if config.get_ssl_mode() == SslMode::Require {
+            return Err(wrong(
+                "connections to the database are not encrypted by this build: leave sslmode out and see docs/metadata-store.md",
+            ));
+        }
+        config.ssl_mode(SslMode::Disable);
+        if config.get_connect_timeout().is_none() {
+            config.connect_timeout(CONNECT_TIMEOUT);
+        }
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(SILENCE_MAX).keepalives_idle(SILENCE_MAX);
+        }
+        if config.get_hosts().len() > 1 {
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
+        if config.get_application_name().is_none() {
+            config.application_name("stria mds");
+        }
+        Ok(Place { text: text.into(), passfile: passfile.map(Into::into), config })
+    }
+
+    /// Of a metadata target's directory; `None`: its store is in the directory itself.
+    ///
+    /// # Errors
+    /// The file there cannot be read, or says no place.
+    pub fn of_dir(dir: &Path) -> Result<Option<Place>, PlaceError> {
+        let path = dir.join(PLACE_FILE);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
+            Err(e) => return Err(PlaceError(format!("{}: {e}", path.display()))),
+        };
+        let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
+        let store = value("store").ok_or_else(|| PlaceError(format!("{}: no line 'store URL'", path.display())))?;
+        let place = Place::parse(store, value("passfile").map(Path::new));
+        place.map(Some).map_err(|e| PlaceError(format!("{}: {e}", path.display())))
+    }
+
+    /// Writes it down in a metadata target's directory, which its owner alone can read.
+    ///
+    /// # Errors
+    /// The file system says no.
+    pub fn write_to(&self, dir: &Path) -> io::Result<()> {
+        rt::make_private_dir(dir)?;
+        let mut text = format!("store {}\n", self.text);
+        if let Some(passfile) = &self.passfile {
+            text.push_str(&format!("passfile {}\n", passfile.display()));
+        }
+        let mut file = fs::File::options().write(true).create_new(true).mode(0o600).open(dir.join(PLACE_FILE))?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::File::open(dir)?.sync_all()
+    }
+
+    /// What connections are made by, with the password of today.
+    pub(crate) fn config(&self) -> Result<Config, PlaceError> {
+        let mut config = self.config.clone();
+        if let Some(password) = self.password()? {
+            config.password(password);
+        }
+        Ok(config)
+    }
+
+    /// From the file that was named, else from PGPASSFILE, else from ~/.pgpass, as PostgreSQL's own programs read it.
+    fn password(&self) -> Result<Option<String>, PlaceError> {
+        let of_environment = || std::env::var_os("PGPASSFILE").map(PathBuf::from);
+        let of_home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".pgpass")).filter(|p| p.exists());
+        let Some(path) = self.passfile.clone().or_else(of_environment).or_else(of_home) else { return Ok(None) };
+        let failed = |e: io::Error| PlaceError(format!("{}, which holds the database's password: {e}", path.display()));
+        let mode = fs::metadata(&path).map_err(failed)?.mode();
+        if mode & 0o077 != 0 {
+            return Err(PlaceError(format!(
+                "{}: others can read the database's password (mode {:o}): chmod 600",
+                path.display(),
+                mode & 0o777
+            )));
+        }
+        let text = fs::read_to_string(&path).map_err(failed)?;
+        let (user, database) = (self.config.get_user().unwrap_or(""), self.config.get_dbname().unwrap_or(""));
+        let ports = self.config.get_ports();
+        let hosts = self.config.get_hosts().iter().enumerate().map(|(i, host)| {
+            let port = ports.get(i).or(ports.first()).copied().unwrap_or(PORT_DEFAULT);
+            match host {
+                Host::Tcp(name) => (name.clone(), port),
+                Host::Unix(_) => ("localhost".to_string(), port),
+            }
+        });
+        Ok(hosts.into_iter().find_map(|(host, port)| password_in(&text, &[&host, &port.to_string(), database, user])))
+    }
+}
+
+/// The password of the first line whose fields fit: `host:port:database:user:password`, `*` fits all, `\` before `:` and `\`.
+fn password_in(text: &str, wanted: &[&str; 4]) -> Option<String> {
+    text.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
+        let mut rest = line.chars();
+        for want in wanted {
+            let mut field = String::new();
+            loop {
+                match rest.next()? {
+                    ':' => break,
+                    '\\' => field.push(rest.next()?),
+                    c => field.push(c),
+                }
+            }
+            if field != "*" && field != *want {
+                return None;
+            }
+        }
+        let mut password = String::new();
+        while let Some(c) = rest.next() {
+            password.push(if c == '\\' { rest.next()? } else { c });
+        }
+        Some(password)
+    })
+}
+
+/// A connection string as it may be shown.
+fn without_password(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else { return text.into() };
+    match rest.split_once('@') {
+        Some((who, host)) => format!("{scheme}://{}@{host}", who.split(':').next().unwrap_or("")),
+        None => text.into(),
+    }
+}
+
+/// An error with what caused it.
+pub(crate) fn with_causes(e: &dyn std::error::Error) -> String {
+    let (mut text, mut cause) = (e.to_string(), e.source());
+    while let Some(c) = cause {
+        let more = c.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = c.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_place_without_user_database_or_host_or_with_a_password_is_refused_and_says_what_would_be_right() {
+        for (text, right) in [
+            ("mysql://a@b/c", "say postgres://"),
+            ("postgres://db/fs", "names no user"),
+            ("postgres://a@db", "names no database"),
+            ("postgres://a@/fs", "names no host"),
+            ("postgres://a:secret@db/fs", "mdt.passfile"),
+            ("postgres://a@db/fs?sslmode=require", "not encrypted"),
+            ("postgres://a@db/fs?colour=red", "colour"),
+        ] {
+            let e = Place::parse(text, None).unwrap_err().to_string();
+            assert!(e.contains(right), "{text}: {e}");
+            assert!(!e.contains("secret"), "{e}");
+        }
+        assert!(Place::parse("postgres://a@db1,db2:5433/fs?target_session_attrs=read-write", None).is_ok());
+    }
+
+    #[test]
+    fn a_directory_tells_the_place_that_was_written_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("mdt0");
+        assert_eq!(Place::of_dir(&at).unwrap(), None);
+        let place = Place::parse("postgres://stria@db/fs", Some(Path::new("/etc/stria/pgpass"))).unwrap();
+        place.write_to(&at).unwrap();
+        assert_eq!(Place::of_dir(&at).unwrap(), Some(place.clone()));
+        assert!(place.write_to(&at).is_err(), "a place is written down once");
+        fs::write(at.join(PLACE_FILE), "nothing\n").unwrap();
+        assert!(Place::of_dir(&at).unwrap_err().to_string().contains("no line 'store URL'"));
+    }
+
+    #[test]
+    fn a_password_is_that_of_the_first_line_that_fits_of_a_file_that_others_cannot_read() {
+        let text = "# all\nother:*:*:*:no\ndb:5432:f\\:s:a:p\\:w\\\\\n*:*:*:*:last";
+        assert_eq!(password_in(text, &["db", "5432", "f:s", "a"]).unwrap(), "p:w\\");
+        assert_eq!(password_in(text, &["db", "5432", "fs", "a"]).unwrap(), "last");
+        assert_eq!(password_in("db:1:2", &["db", "1", "2", "3"]), None);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), "*:*:*:*:word").unwrap();
+        let place = Place::parse("postgres://a@db/fs", Some(file.path())).unwrap();
+        fs::set_permissions(file.path(), fs::Permissions::from_mode(0o640)).unwrap();
+        assert!(place.config().unwrap_err().to_string().contains("mode 640"));
+        fs::set_permissions(file.path(), fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(place.config().unwrap().get_password(), Some(&b"word"[..]));
+    }
+}
