@@ -1,6 +1,6 @@
 //! A metadata server: its target, which is started again when its store failed and the medium is well again, behind a listener
 //! that stays.
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 
@@ -17,6 +17,7 @@ use crate::{RoleError, server_config};
 pub struct MdsRole {
     target: String,
     current: Rc<RefCell<Option<Rc<Mds>>>>,
+    fenced: Rc<Cell<bool>>,
     /// Its listener and sessions.
     pub server: Rc<Server>,
     /// Where clients reach it.
@@ -40,11 +41,12 @@ impl MdsRole {
     /// Stops answering and background work; what is not committed yet is committed first.
     ///
     /// # Errors
-    /// `Io` when the store failed.
+    /// `Io` when the store failed; not when another server has taken it over, which has everything that was promised.
     pub async fn stop(&self) -> Result<(), FsError> {
         self.server.stop();
         match self.mds() {
             Some(mds) => mds.stop().await,
+            None if self.fenced.get() => Ok(()),
             None => Err(FsError::Io),
         }
     }
@@ -75,6 +77,8 @@ pub enum MdtStore {
 struct Start {
     server: Weak<Server>,
     current: Rc<RefCell<Option<Rc<Mds>>>>,
+    /// Another server had taken the last store over.
+    fenced: Rc<Cell<bool>>,
     config: MdsConfig,
 }
 
@@ -97,6 +101,7 @@ impl Start {
             })
         }));
         mds.note_reopened(times);
+        self.fenced.set(false);
         server.add_in(&rt, mds.clone());
         *self.current.borrow_mut() = Some(mds);
         Ok(name)
@@ -126,6 +131,10 @@ impl Seat for MdtSeat {
         match self.mds()?.store().failure()? {
             KvError::Conflict { .. } => None,
             KvError::Corrupt { .. } => Some(Failure::Damage),
+            KvError::Fenced(why) => {
+                self.start.fenced.set(true);
+                Some(Failure::Medium(why))
+            }
             e => Some(Failure::Medium(e.to_string())),
         }
     }
@@ -189,11 +198,13 @@ pub async fn start_mds_of(
     let bound = server.listen(nid).map_err(|e| RoleError(e.to_string()))?;
     let config = MdsConfig { nid: bound.to_string(), key: key.clone(), ..config };
     let current = Rc::new(RefCell::new(None));
-    let start = Rc::new(Start { server: Rc::downgrade(&server), current: current.clone(), config });
+    let fenced = Rc::new(Cell::new(false));
+    let start =
+        Rc::new(Start { server: Rc::downgrade(&server), current: current.clone(), fenced: fenced.clone(), config });
     let target = start.start(inner, kv, 0).await.map_err(RoleError)?;
     if let (Some(group), Some((dirs, open))) = (group, again) {
         let seat = MdtSeat { name: target.clone(), start, open };
         rt.spawn(keep(rt.clone(), Rc::new(seat), dirs, group as Group));
     }
-    Ok(MdsRole { target, current, server, nid: bound })
+    Ok(MdsRole { target, current, fenced, server, nid: bound })
 }

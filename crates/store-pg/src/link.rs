@@ -4,6 +4,7 @@
 //! `ON CONFLICT`, arrays, the database's clock.
 use std::fmt;
 use std::rc::Rc;
+use std::time::Duration;
 
 use mds::kv::KvBatch;
 use mds::kv::KvError;
@@ -19,6 +20,9 @@ pub const SCHEMA_VERSION: i32 = 1;
 const ROWS_MAX: usize = 4096;
 /// Bytes of one `INSERT`, or one record.
 const ROWS_BYTES_MAX: usize = 4 << 20;
+
+/// How long a transaction may wait for its server's next order before the database gives it up.
+const IDLE_MAX: Duration = Duration::from_secs(2);
 
 const CREATE: &str = "\
 CREATE TABLE IF NOT EXISTS stria_mdt_records (k BYTEA PRIMARY KEY, v BYTEA NOT NULL);
@@ -233,6 +237,9 @@ pub(crate) async fn connect(place: &Place) -> Result<Client, Trouble> {
         client.batch_execute("SET synchronous_commit = on").await?;
     }
     drop(client.batch_execute("SET enable_seqscan = off").await);
+    // A server that stands still in the middle of a transaction holds the store's row, and its successor waits for that.
+    let limit = format!("SET idle_in_transaction_session_timeout = '{}ms'", IDLE_MAX.as_millis());
+    drop(client.batch_execute(&limit).await);
     Ok(client)
 }
 

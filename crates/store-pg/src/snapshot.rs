@@ -94,11 +94,8 @@ impl Engine {
 
     /// Applies a batch.
     pub async fn commit(&self, batch: Arc<KvBatch>) -> Result<(), KvError> {
-        if let Some(e) = self.shared.failure() {
-            return Err(match e {
-                KvError::Fenced(_) => e,
-                e => KvError::Latched(e.to_string()),
-            });
+        if let Some(e) = self.shared.refusal() {
+            return Err(e);
         }
         if self.committing.replace(true) {
             return Err(KvError::Latched("a commit before has not ended".into()));

@@ -91,6 +91,10 @@ impl Shared {
     pub fn failure(&self) -> Option<KvError> {
         self.failure.get().cloned()
     }
+    /// What a commit is answered once nothing goes any more.
+    pub fn refusal(&self) -> Option<KvError> {
+        self.failure().map(|e| if matches!(e, KvError::Fenced(_)) { e } else { KvError::Latched(e.to_string()) })
+    }
     /// Nothing goes any more; the first reason stays.
     pub fn fail(&self, why: KvError) {
         if self.failure.set(why.clone()).is_ok() {
@@ -323,8 +327,8 @@ impl Worker {
         let writes = Writes::of(batch);
         let (mut pauses, mut sent) = (Pauses::new(), None);
         loop {
-            if let Some(e) = self.shared.failure() {
-                return Err(KvError::Latched(e.to_string()));
+            if let Some(e) = self.shared.refusal() {
+                return Err(e);
             }
             let link = self.link(&self.writing).await;
             let why = match self.try_commit(&link, number, batch, (keys, &writes), &mut sent).await {

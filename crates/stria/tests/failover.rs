@@ -67,10 +67,14 @@ impl Pair {
     fn start(&mut self, i: usize) {
         let (dir, window) = (self.path(&format!("c{i}")), "recovery.window_s=60");
         let line = ["mds", "--standby", "--dir", &dir, "--listen", &self.nids[i], "--set", window];
-        self.mds[i] = Some(Daemon::start(&line, &self.log(i)));
+        // Neither can see that the other's process has ended: its lease has to.
+        self.mds[i] = Some(Daemon::start_elsewhere(&line, &self.log(i)));
     }
+    /// The server's own process, which is the child of what put it elsewhere.
     fn pid(&self, i: usize) -> u32 {
-        self.mds[i].as_ref().unwrap().child.id()
+        let starter = self.mds[i].as_ref().unwrap().child.id();
+        let children = std::fs::read_to_string(format!("/proc/{starter}/task/{starter}/children")).unwrap();
+        children.trim().parse().unwrap()
     }
     fn signal(&self, i: usize, signal: i32) {
         // SAFETY: a signal to a daemon of this test.
@@ -84,7 +88,8 @@ impl Pair {
     fn mount(&self, name: &str) -> (PathBuf, Daemon) {
         let at = self.dir.path().join(name);
         std::fs::create_dir(&at).unwrap();
-        let line = ["mount", "--dir", &self.path("c0"), "--mds", &self.nids.join(","), text(&at)];
+        let key = format!("cluster.key_file={}", self.path("c0/keys/client.key"));
+        let line = ["mount", "--mds", &self.nids.join(","), "--set", &key, text(&at)];
         let daemon = Daemon::start(&line, &self.dir.path().join(format!("{name}.log")));
         self.mounted.borrow_mut().push(at.clone());
         (at, daemon)

@@ -1,4 +1,5 @@
 //! Servers as processes, and making stores.
+use std::cell::OnceCell;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -106,7 +107,7 @@ fn address(told: Option<&str>, dir: &ClusterDir, name: &str, config: &Config) ->
 }
 
 /// Waits for the end: by a signal, or because the cluster will not have this server.
-async fn until_told(rt: &Rt, events: &Events, servers: Servers<'_>) -> Outcome {
+async fn until_told<'a>(rt: &Rt, events: &Events, servers: impl Fn() -> Servers<'a>) -> Outcome {
     loop {
         match events.next(rt).await {
             Event::Signal(_) => {
@@ -114,7 +115,7 @@ async fn until_told(rt: &Rt, events: &Events, servers: Servers<'_>) -> Outcome {
                 return Ok(());
             }
             Event::Refused(why) => return Err(Failure::with_errno(why, libc::EXDEV)),
-            Event::Measure(asked) => rt.spawn(servers.answer(&[], asked)),
+            Event::Measure(asked) => rt.spawn(servers().answer(&[], asked)),
             _ => {}
         }
     }
@@ -143,17 +144,21 @@ pub fn mds(arguments: &cli::Mds) -> Outcome {
             ..settings::mds(&config)?
         };
         let (mdt, window) = (dir.mdt(), settings::window(&config));
-        let role = if arguments.standby {
+        let role = OnceCell::new();
+        // One for all of it: whoever waits for an event gets the next one.
+        let mut ended = std::pin::pin!(until_told(&rt, &events, || Servers { mds: role.get(), oss: None }));
+        let started = if arguments.standby {
             let waiting = cluster::start_standby_mds(&rt, &mdt, &nid, &key, window, told);
             announce::ready(&rt, "standby", &format!("standby of the metadata server of '{}', for {nid}", dir.fsname));
-            match race(waiting, until_told(&rt, &events, Servers::default())).await {
-                Ok(role) => role,
+            match race(waiting, ended.as_mut()).await {
+                Ok(started) => started,
                 Err(ended) => return ended,
             }
         } else {
             cluster::start_mds(&rt, &mdt, &nid, &key, window, told).await
         };
-        let role = role.map_err(|e| Failure::from(format!("metadata server at {nid}: {e}")))?;
+        let started = started.map_err(|e| Failure::from(format!("metadata server at {nid}: {e}")))?;
+        let role = role.get_or_init(|| started);
         dir.note_running("mdt0", Some(&role.nid))?;
         dir.note_metrics("mdt0", metrics.as_ref())?;
         let text = format!("metadata server of '{}' at {}", dir.fsname, role.nid);
@@ -162,7 +167,7 @@ pub fn mds(arguments: &cli::Mds) -> Outcome {
         } else {
             announce::ready(&rt, &role.nid.to_string(), &text);
         }
-        until_told(&rt, &events, Servers { mds: Some(&role), oss: None }).await?;
+        ended.await?;
         let stopped = role.stop().await;
         dir.note_stopped("mdt0");
         stopped.map_err(|e| Failure::with_errno(format!("metadata store: {e}"), e.errno()))
@@ -240,9 +245,9 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
             // The event loop may have ended already.
             let _ = sender.send(Event::Refused(refusal.await));
         });
-        let mut told = until_told(&rt, &events, Servers { mds: None, oss: Some(&oss) }).await;
+        let mut told = until_told(&rt, &events, || Servers { mds: None, oss: Some(&oss) }).await;
         while told.is_err() && is_all && growth.let_go_removed().await {
-            told = until_told(&rt, &events, Servers { mds: None, oss: Some(&oss) }).await;
+            told = until_told(&rt, &events, || Servers { mds: None, oss: Some(&oss) }).await;
         }
         let closed = oss.close().await;
         dir.note_stopped(&name);
