@@ -234,6 +234,10 @@ impl Geometry {
         }
         Ok(Geometry { file_bytes, region_bytes: (head + data) * PAGE_BYTES, pages_at: head * PAGE_BYTES })
     }
+    /// As the engine gives it to every file, for a file whose header is damaged.
+    fn usual(file_bytes: u64) -> Geometry {
+        Geometry { file_bytes, region_bytes: REGION_PAGES_MAX * PAGE_BYTES, pages_at: 0 }
+    }
     /// Whether a header has the sizes of pages and regions that the engine gives every file, and names no more pages than there are.
     pub fn is_sound(&self, header: &[u8]) -> bool {
         let of = |at| u32_at(header, at).unwrap_or_default() as u64;
@@ -281,7 +285,10 @@ impl<'a> Walk<'a> {
             file,
             file_bytes,
             shape,
-            geometry: Geometry::of(header, file_bytes)?,
+            geometry: Geometry::of(header, file_bytes)
+                .ok()
+                .filter(|geometry| geometry.is_sound(header))
+                .unwrap_or(Geometry::usual(file_bytes)),
             is_whole,
             makes_sense: is_whole,
             seen: HashSet::new(),

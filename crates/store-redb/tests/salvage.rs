@@ -146,6 +146,17 @@ fn a_flipped_byte_anywhere_costs_two_records_at_most_and_brings_nothing_back() {
 }
 
 #[test]
+fn a_header_that_says_wrongly_where_pages_are_costs_no_record() {
+    let (_dir, records, whole) = filled(500);
+    // The length of a page, and of a region's head and data.
+    for bit in 8 * 12..8 * 24 {
+        let mut bytes = whole.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        assert!(salvaged(bytes) == records, "bit {bit}");
+    }
+}
+
+#[test]
 fn nothing_old_comes_back_for_what_was_on_pages_that_are_gone() {
     let (_dir, records, whole) = filled(9000);
     let mut saved = 0;

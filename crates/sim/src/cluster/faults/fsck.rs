@@ -19,9 +19,11 @@ impl Faults {
     /// rotted is a fault, what rotted is put right from its copies, a second repair finds nothing to do, and what was promised holds.
     pub(super) async fn fsck(&self, rng: &mut Rng) {
         let servers: Vec<NodeId> = self.servers().collect();
+        self.context.scars.spared.set(true);
         // Blocks of data that a medium has lost stay lost, and cost a file its name: that is looked at in the end.
         let waits = self.checks.get() || self.context.is_some_disk_full() || self.context.scars.is_unrepaired();
         if waits || self.client_died_lately() || !self.take_soon(&servers).await {
+            self.context.scars.spared.set(false);
             return;
         }
         self.checks.set(true);
@@ -49,6 +51,7 @@ impl Faults {
         }
         tracing::info!("all servers run again");
         self.checks.set(false);
+        self.context.scars.spared.set(false);
         servers.into_iter().for_each(|id| self.give_back(id));
     }
 
