@@ -309,32 +309,3 @@ fn whoever_dies_amid_a_migration_the_file_has_all_its_bytes_and_nothing_is_left(
     assert!(before > 0 && since > 0, "died before the exchange {before} times, after it {since} times");
     println!("died before the exchange {before} times, after it {since} times");
 }
-
-/// A record that is on its way to the target when an object of it is asked about for the first time.
-#[test]
-fn a_record_that_is_written_when_a_migration_begins_is_kept() {
-    for step in 0..100 {
-        let world = World::new(step, 2, OstConfig::default());
-        let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
-        world.run(LIMIT, async {
-            let made = create(&two, "f").await;
-            let mut wanted = pattern(0, 5000, 3);
-            two.data().write(&made, 0, &wanted).await.unwrap();
-            two.data().fsync(&made, false).await.unwrap();
-            let mine = open(&one, "f", 0).await;
-            let (over, ended) = rt::sync::oneshot();
-            let (c, f) = (two.clone(), made.clone());
-            two.rt().spawn(async move {
-                c.rt().sleep(Duration::from_micros(100 * step)).await;
-                c.data().write(&f, 5000, &[9; 96]).await.unwrap();
-                c.data().write_out(f.inode()).await;
-                over.send(())
-            });
-            migrate(&one, &mine, &wish(1, 1)).await.unwrap();
-            ended.await.unwrap();
-            wanted.extend([9; 96]);
-            let got = read_all(&one, &mine, MIB).await;
-            assert!(got == wanted, "written {} us after the migration began: {} bytes", 100 * step, got.len());
-        });
-    }
-}
