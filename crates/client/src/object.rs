@@ -101,8 +101,9 @@ pub(crate) struct Wanted<'a, F> {
 impl<F> Drop for Wanted<'_, F> {
     fn drop(&mut self) {
         let mut wanted = self.object.wanted.borrow_mut();
-        let at = wanted.iter().position(|pages| *pages == self.pages);
-        at.into_iter().for_each(|i| drop(wanted.swap_remove(i)));
+        if let Some(at) = wanted.iter().position(|pages| *pages == self.pages) {
+            wanted.swap_remove(at);
+        }
     }
 }
 

@@ -344,7 +344,7 @@ async fn end(world: &Rc<World>) -> Result<(), String> {
     for i in 0..cluster.osses.len() {
         cluster.stop(NodeId::Oss(i)).await?;
     }
-    sim::cluster::check::check_stores(&world.context).await;
+    sim::cluster::check::check_stores(&world.context, false).await;
     Ok(())
 }
 
