@@ -62,8 +62,14 @@ fn a_failed_write_back_reaches_every_open_descriptor_once_and_a_failed_store_nev
         for _ in 0..2 {
             c.data().write(&later, 0, &[3; 10_000]).await.unwrap();
             assert_eq!(c.data().fsync(&later, false).await, Err(FsError::Io), "a failed store stays failed");
-            let part = c.data().write(&later, 0, &[3; 100]).await;
-            assert_eq!(part, Err(FsError::Io), "what was not taken is gone, and the rest of its page cannot be read");
+            assert_eq!(c.data().write(&later, 0, &[3; 100]).await, Ok(0), "it needs nothing of its page");
+            let part = c.data().write(&later, 200, &[3; 100]).await;
+            assert_eq!(part, Err(FsError::Io), "what was not taken is gone, and what lies between cannot be read");
+            assert_eq!(
+                c.data().fsync(&later, false).await,
+                Err(FsError::Io),
+                "a part of a page fails like a whole one"
+            );
         }
     });
 }
