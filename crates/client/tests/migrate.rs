@@ -309,3 +309,43 @@ fn whoever_dies_amid_a_migration_the_file_has_all_its_bytes_and_nothing_is_left(
     assert!(before > 0 && since > 0, "died before the exchange {before} times, after it {since} times");
     println!("died before the exchange {before} times, after it {since} times");
 }
+
+/// The OST that is to have the new object goes away at every moment of a migration, while others want the locks of the old one.
+#[test]
+fn who_waits_for_a_dead_ost_amid_a_migration_keeps_no_lock_until_it_is_evicted() {
+    let mut given_up = 0;
+    for step in 0..60u64 {
+        let world = World::new(step, 2, OstConfig::default());
+        let ((one, _), (mover, _)) = (world.client(|_| {}), world.client(|_| {}));
+        given_up += world.run(LIMIT, async {
+            let file = create_on(&one, "f", 0).await;
+            let mut bytes = pattern(0, 200_000, 3);
+            one.data().write(&file, 0, &bytes).await.unwrap();
+            one.data().fsync(&file, false).await.unwrap();
+            let mine = open(&mover, "f", 0).await;
+            let ((over, ended), moving) = (rt::sync::oneshot(), mover.clone());
+            mover.rt().spawn(async move { over.send(migrate(&moving, &mine, &wish(1, 1)).await.map(drop)) });
+            let (writer, f) = (one.clone(), file.clone());
+            // Something is left to be copied when others are kept away, and they wait.
+            one.rt().spawn(async move {
+                for _ in 0..100 {
+                    writer.data().write(&f, 50_000, &[7; 1000]).await.unwrap();
+                    writer.data().write_out(f.inode()).await;
+                    writer.rt().sleep(Duration::from_micros(200)).await;
+                }
+            });
+            bytes[50_000..51_000].fill(7);
+            world.sim.sleep(Duration::from_micros(step * 400)).await;
+            world.lose_power(1);
+            world.sim.sleep(Duration::from_secs(120)).await;
+            let evictions = mover.osts().all()[0].import().unwrap().evictions();
+            assert_eq!(evictions, 0, "{step}: it kept its lock of an OST that is there for one that is not");
+            world.restart_oss(1).await;
+            let moved = ended.await.unwrap();
+            assert!(matches!(moved, Ok(()) | Err(FsError::Busy)), "{step}: {moved:?}");
+            assert!(read_all(&one, &file, MIB).await == bytes, "{step}");
+            u32::from(moved.is_err())
+        });
+    }
+    assert!(given_up > 0, "nobody was waited for under locks");
+}

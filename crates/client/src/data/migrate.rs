@@ -138,6 +138,12 @@ impl Drop for Leaving {
     }
 }
 
+/// Locks of all old objects that others are kept away by, and when those who gave them last heard that they are in use.
+struct Kept<'a> {
+    held: &'a [Held],
+    said: Cell<Instant>,
+}
+
 /// A file on its way to other objects.
 struct Job<'a> {
     data: &'a Rc<Data>,
@@ -206,21 +212,22 @@ impl Job<'_> {
         inode.front.drop_kernel_pages().await;
         data.write_out(inode).await;
         let held = data.lock_all(&self.s, LockMode::Pw).await?;
-        let left = self.left(Some(left)).await?;
+        let kept = Some(&Kept { held: &held, said: Cell::new(data.rt.now()) });
+        let left = self.step(kept, self.left(Some(left))).await?;
         if how.gives_way && !left.ranges.is_empty() {
             return Err(FsError::Busy);
         }
         let size = inode.known_size();
-        if data.file_size(&self.to.inode).await?.size != size {
-            data.truncate_objects(&self.to.inode, size).await?;
+        if self.step(kept, data.file_size(&self.to.inode)).await?.size != size {
+            self.step(kept, data.truncate_objects(&self.to.inode, size)).await?;
         }
         for range in left.ranges {
             if !types::planted!("migrated-without-the-rest") {
-                self.copy_anew(range, Some(&held)).await?;
+                self.copy_anew(range, kept).await?;
             }
         }
-        self.take_over_times().await?;
-        data.sync_own(self.to).await?;
+        self.step(kept, self.take_over_times()).await?;
+        self.step(kept, data.sync_own(self.to)).await?;
         if held.iter().any(|h| h.handle().0 == 0) {
             // An OST gave this client up.
             return Err(FsError::Busy);
@@ -258,53 +265,65 @@ impl Job<'_> {
         Ok(left)
     }
 
+    /// Something that servers are waited for, be it under locks that are kept: then those who gave them hear that they are in use, and a
+    /// server that does not answer is not waited for at others' expense. EBUSY: it did not.
+    ///
+    /// Cancel: as `work`.
+    async fn step<T>(
+        &self,
+        kept: Option<&Kept<'_>>,
+        work: impl Future<Output = Result<T, FsError>>,
+    ) -> Result<T, FsError> {
+        let Some(kept) = kept else { return work.await };
+        let rt = &self.data.rt;
+        if rt.now().since(kept.said.get()) >= SIGN_OF_LIFE {
+            kept.said.set(rt.now());
+            rt.timeout(HOLD_MAX, self.give_sign_of_life(kept.held)).await.ok_or(FsError::Busy)??;
+        }
+        rt.timeout(HOLD_MAX, work).await.ok_or(FsError::Busy)?
+    }
+
     /// How long the file is; under locks that are kept nobody has to be asked.
-    async fn size(&self, held: Option<&[Held]>) -> Result<u64, FsError> {
-        match held {
+    async fn size(&self, kept: Option<&Kept<'_>>) -> Result<u64, FsError> {
+        match kept {
             Some(_) => Ok(self.from.inode.known_size()),
             None => Ok(self.data.file_size(&self.from.inode).await?.size),
         }
     }
 
     /// Copies what is data of a range again: what is a hole now becomes one.
-    async fn copy_anew(&self, range: Extent, held: Option<&[Held]>) -> Result<(), FsError> {
+    async fn copy_anew(&self, range: Extent, kept: Option<&Kept<'_>>) -> Result<(), FsError> {
         const PUNCH_AND_KEEP_SIZE: u32 = 3;
-        let there = self.size(held).await?;
-        let copied = self.data.file_size(&self.to.inode).await?.size;
+        let there = self.size(kept).await?;
+        let copied = self.step(kept, self.data.file_size(&self.to.inode)).await?.size;
         if range.start < copied {
             let len = range.end.min(copied) - range.start;
-            self.data.fallocate(self.to, PUNCH_AND_KEEP_SIZE, range.start, len).await?;
+            self.step(kept, self.data.fallocate(self.to, PUNCH_AND_KEEP_SIZE, range.start, len)).await?;
         }
-        self.copy(Extent::new(range.start.min(there), range.end.min(there)), held).await
+        self.copy(Extent::new(range.start.min(there), range.end.min(there)), kept).await
     }
 
-    /// Copies what is data of a range; with `held`, under these locks.
-    async fn copy(&self, range: Extent, held: Option<&[Held]>) -> Result<(), FsError> {
+    /// Copies what is data of a range; with `kept`, under these locks.
+    async fn copy(&self, range: Extent, kept: Option<&Kept<'_>>) -> Result<(), FsError> {
         let (mut at, mut data_to, mut buffer) = (range.start, range.start, Vec::new());
-        let mut sign_of_life = self.data.rt.now();
         while at < range.end {
             if at >= data_to {
-                let Some(data) = self.next(Extent::new(at, range.end), false, held).await? else { break };
-                let hole = self.next(Extent::new(data, range.end), true, held).await?;
+                let data = self.step(kept, self.next(Extent::new(at, range.end), false, kept)).await?;
+                let Some(data) = data else { break };
+                let hole = self.step(kept, self.next(Extent::new(data, range.end), true, kept)).await?;
                 (at, data_to) = (data, hole.unwrap_or(range.end));
             }
             let piece = Extent::new(at, data_to.min(at + STEP_BYTES));
-            let bulk = match held {
+            let bulk = match kept {
                 None => self.data.read(self.from, piece.start, piece.len() as usize).await?,
-                Some(held) => {
-                    if self.data.rt.now().since(sign_of_life) >= SIGN_OF_LIFE {
-                        sign_of_life = self.data.rt.now();
-                        self.give_sign_of_life(held).await?;
-                    }
-                    self.read_under(piece, held).await?
-                }
+                Some(Kept { held, .. }) => self.step(kept, self.read_under(piece, held)).await?,
             };
             if bulk.is_empty() {
                 break;
             }
             buffer.resize(bulk.len(), 0);
             bulk.copy_out(0, &mut buffer);
-            self.data.write(self.to, piece.start, &buffer).await?;
+            self.step(kept, self.data.write(self.to, piece.start, &buffer)).await?;
             at = piece.start + buffer.len() as u64;
             self.pace.copied(buffer.len() as u64).await?;
         }
@@ -312,8 +331,8 @@ impl Job<'_> {
     }
 
     /// The next byte of a range that is data, or a hole.
-    async fn next(&self, range: Extent, hole: bool, held: Option<&[Held]>) -> Result<Option<u64>, FsError> {
-        if held.is_some() {
+    async fn next(&self, range: Extent, hole: bool, kept: Option<&Kept<'_>>) -> Result<Option<u64>, FsError> {
+        if kept.is_some() {
             return self.data.seek_objects(&self.s, range, hole).await;
         }
         match self.data.seek(&self.from.inode, range.start, hole).await {
