@@ -190,6 +190,9 @@ impl Osc {
     /// The OST has left the cluster; no file has objects there.
     fn leave(self: &Rc<Self>) {
         self.left.set(true);
+        if types::planted!("left-and-kept") {
+            return;
+        }
         let Some(import) = self.import.borrow_mut().take() else { return };
         tracing::info!(ost = %self.index, "{} has left the cluster", import.target());
         self.locks.on_evicted();

@@ -143,8 +143,10 @@ fn who_gives_way_changes_nothing_of_a_file_that_is_written_and_a_dead_program_st
         let stopped = one.migrate(&root(), file.inode(), &how, &|| true).await;
         assert_eq!((stopped, objects(&one, &file).await), (Err(FsError::Interrupted), before.clone()));
         let stranger = Cred { uid: 5, gid: 5, ..Cred::default() };
-        let refused = one.migrate(&stranger, file.inode(), &wish(2, 0), &|| false).await;
+        let (slow, begun) = (Migrate { bytes_per_s: 1000, ..wish(2, 0) }, one.rt().now());
+        let refused = one.migrate(&stranger, file.inode(), &slow, &|| false).await;
         assert_eq!((refused, objects(&one, &file).await), (Err(FsError::Access), before));
+        assert!(one.rt().now().since(begun) < Duration::from_secs(1), "nothing was copied before that");
         migrate(&one, &file, &how).await.unwrap();
         assert_eq!(objects(&one, &file).await.len(), 2);
     });
@@ -348,4 +350,108 @@ fn who_waits_for_a_dead_ost_amid_a_migration_keeps_no_lock_until_it_is_evicted()
         });
     }
     assert!(given_up > 0, "nobody was waited for under locks");
+}
+
+/// Holes are punched at the very places that a migration is about to look for data, in a file of pieces with gaps between them.
+#[test]
+fn what_lies_behind_a_newly_punched_hole_is_copied() {
+    const PIECES: u64 = 40;
+    const PIECE: u64 = 16 << 10;
+    for seed in 0..12 {
+        let world = World::new(seed, 2, OstConfig::default());
+        let ((one, _), (mover, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(LIMIT, async {
+            let file = create_on(&one, "f", 0).await;
+            let mut model = vec![0; (2 * PIECES * PIECE) as usize];
+            for n in 0..PIECES {
+                let (at, data) = (2 * n * PIECE, pattern(n, PIECE as usize, n + 3));
+                one.data().write(&file, at, &data).await.unwrap();
+                model[at as usize..][..data.len()].copy_from_slice(&data);
+            }
+            one.data().write(&file, (2 * PIECES - 1) * PIECE, &[5; PIECE as usize]).await.unwrap();
+            model[((2 * PIECES - 1) * PIECE) as usize..].fill(5);
+            one.data().fsync(&file, false).await.unwrap();
+            let mine = open(&mover, "f", 0).await;
+            let ((over, ended), moving) = (rt::sync::oneshot(), mover.clone());
+            mover.rt().spawn(async move { over.send(migrate(&moving, &mine, &wish(2, 1)).await.map(drop)) });
+            let mut rng = Rng::new(seed);
+            for n in 0..PIECES {
+                world.sim.sleep(Duration::from_micros(rng.below(400))).await;
+                one.data().fallocate(&file, 3, 2 * n * PIECE, PIECE).await.unwrap();
+                model[(2 * n * PIECE) as usize..][..PIECE as usize].fill(0);
+            }
+            ended.await.unwrap().unwrap();
+            let found = read_all(&mover, &open(&mover, "f", 0).await, 4 * MIB).await;
+            let differs = found.iter().zip(&model).position(|(a, b)| a != b);
+            assert!(found == model, "seed {seed}: {differs:?} of {} and {}", found.len(), model.len());
+        });
+    }
+}
+
+/// A rate says how fast bytes are copied while everybody works; it is no reason to keep anybody away.
+#[test]
+fn nobody_is_kept_away_for_longer_because_of_a_rate() {
+    let world = World::new(5, 2, OstConfig::default());
+    let ((one, _), (mover, _)) = (world.client(|_| {}), world.client(|_| {}));
+    world.run(LIMIT, async {
+        let file = create_on(&one, "f", 0).await;
+        let mut bytes = pattern(0, LEN as usize, 3);
+        one.data().write(&file, 0, &bytes).await.unwrap();
+        one.data().fsync(&file, false).await.unwrap();
+        let (mine, how) = (open(&mover, "f", 0).await, Migrate { bytes_per_s: 50_000, ..wish(2, 1) });
+        let ((over, ended), moving) = (rt::sync::oneshot(), mover.clone());
+        mover.rt().spawn(async move { over.send(migrate(&moving, &mine, &how).await.map(drop)) });
+        world.sim.sleep(Duration::from_secs(2)).await;
+        // All of it is to be copied again: 14 s at that rate.
+        bytes.fill(9);
+        one.data().write(&file, 0, &bytes).await.unwrap();
+        one.data().fsync(&file, false).await.unwrap();
+        let (mut longest, mut ended) = (Duration::ZERO, std::pin::pin!(ended));
+        for at in 0u64.. {
+            let before = one.rt().now();
+            one.data().write(&file, at, &[1]).await.unwrap();
+            one.data().fsync(&file, false).await.unwrap();
+            bytes[at as usize] = 1;
+            longest = longest.max(one.rt().now().since(before));
+            if let Some(moved) = one.rt().timeout(Duration::from_millis(100), ended.as_mut()).await {
+                assert_eq!(moved, Some(Ok(())));
+                break;
+            }
+        }
+        assert!(longest < Duration::from_secs(3), "a write waited for {longest:?}");
+        assert!(read_all(&one, &file, MIB).await == bytes);
+    });
+}
+
+/// An OST is away when a migration takes its promises back: others do not wait for the locks of the others' OSTs.
+#[test]
+fn a_migration_that_gave_up_keeps_no_lock_for_an_ost_that_is_away() {
+    let mut shown = 0;
+    for step in 0..60u64 {
+        let world = World::new(step, 3, OstConfig::default());
+        let ((one, _), (mover, _)) = (world.client(|_| {}), world.client(|_| {}));
+        shown += world.run(LIMIT, async {
+            let file = create_striped(&one, "f").await;
+            one.data().write(&file, 0, &pattern(0, 200_000, 3)).await.unwrap();
+            one.data().fsync(&file, false).await.unwrap();
+            let mine = open(&mover, "f", 0).await;
+            let ((over, ended), moving) = (rt::sync::oneshot(), mover.clone());
+            mover.rt().spawn(async move { over.send(migrate(&moving, &mine, &wish(1, 2)).await.map(drop)) });
+            world.sim.sleep(Duration::from_micros(step * 300)).await;
+            world.lose_power(1);
+            let reader = one.clone();
+            let f = file.clone();
+            one.rt().spawn(async move { _ = reader.data().read(&f, 0, 4096).await });
+            world.sim.sleep(Duration::from_secs(120)).await;
+            for ost in [0, 2] {
+                let evictions = mover.osts().all()[ost].import().unwrap().evictions();
+                assert_eq!(evictions, 0, "{step}: it kept its lock of OST {ost}");
+            }
+            world.restart_oss(1).await;
+            let moved = ended.await.unwrap();
+            assert!(matches!(moved, Ok(()) | Err(FsError::Busy)), "{step}: {moved:?}");
+            u32::from(moved.is_err())
+        });
+    }
+    assert!(shown > 0, "no migration gave up");
 }

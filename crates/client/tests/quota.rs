@@ -171,3 +171,35 @@ fn limits_that_are_not_looked_at_and_owners_that_are_not_told_are_found() {
         assert!(found, "{fault}");
     }
 }
+
+/// Who moves files for a site (a drain of an OST, say) moves those of users, too, who have no room for a second copy: root is not limited,
+/// and what it copies counts for the user once it is the file's.
+#[test]
+fn root_migrates_what_a_user_at_the_limit_has_and_the_user_has_no_room_for_a_copy() {
+    let world = World::new(9, OSTS as u16, OstConfig::default());
+    let (a, _) = world.client(tuned);
+    world.run(Duration::from_secs(3600), async {
+        let file = file_of_user(&a, "a").await;
+        a.data().write(&file, 0, &pattern(0, 40 * MIB as usize, 3)).await.unwrap();
+        a.data().fsync(&file, false).await.unwrap();
+        let limits = QuotaLimits { block_hard: 41 * MIB, inode_hard: 1, ..QuotaLimits::default() };
+        let set = QuotaBits::BLOCK_HARD | QuotaBits::INODE_HARD;
+        let q = SetQuotaRequest { kind: QuotaKind::User, id: UID, set, limits, ..Default::default() };
+        assert_eq!(world.ask_mds::<_, SetQuotaReply>(Op::MdtSetQuota, &q).await.errno, 0);
+        let how = client::Migrate::default();
+        let by_user = a.migrate(&user(), file.inode(), &how, &|| false).await;
+        assert_eq!(by_user, Err(FsError::Quota));
+        let by_root = a.migrate(&root(), file.inode(), &how, &|| false).await;
+        assert_eq!(by_root, Ok(40 * MIB));
+        let bytes = read_all(&a, &file, 64 * MIB).await;
+        assert!(bytes == pattern(0, 40 * MIB as usize, 3));
+        // The old objects go, and the new ones are the user's.
+        for _ in 0..100 {
+            world.sim.sleep(Duration::from_secs(1)).await;
+            if used(&world).await == 40 * MIB {
+                break;
+            }
+        }
+        assert_eq!((used(&world).await, told(&world).await.inodes), (40 * MIB, 1));
+    });
+}

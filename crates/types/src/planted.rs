@@ -94,6 +94,8 @@ pub const BUGS: &[Bug] = &[
         "migrated-without-the-rest",
         "What was written while a file was copied is not copied once others are kept away.",
     ),
+    bug("migrated-up-to-a-new-hole", "What lies behind a hole that is punched while a file is copied is not copied."),
+    bug("paced-under-locks", "A migration keeps to its rate while others are kept away."),
     bug("others-not-synced", "An fsync makes durable what its own client wrote, and nothing else."),
     bug("settled-early", "A client says that told sizes are settled without waiting for their data."),
     bug("fast-copy-kept", "A change leaves the copies in the fast tier that it makes old."),
@@ -109,7 +111,9 @@ pub const BUGS: &[Bug] = &[
     bug("usage-apart", "An OST's counts are not part of the commit that changes what they count."),
     bug("quota-ignored", "An OST lets writes in whatever the share is."),
     bug("share-not-kept", "An OST forgets, when it dies, that it gave a part of its share back."),
+    bug("share-said-early", "An OST says that it gave a part of its share back before its store knows."),
     bug("share-told-late", "What an OST said of its share before it said something else counts."),
+    bug("default-unheard", "An OST that comes back is not told which kinds have default limits."),
     bug("tight-unheard", "A client goes on to write under grant for somebody who has little left."),
     bug("replay-unrecorded", "What clients replay to a restarted metadata server has no records in the changelog."),
     bug("cleared-for-all", "What one user of the changelog has cleared is gone for all."),
@@ -121,6 +125,9 @@ pub const BUGS: &[Bug] = &[
         "ids-not-mapped",
         "An OST counts what a client writes for the owner that the client names, whatever ids it has at the servers.",
     ),
+    bug("added-forgotten", "A metadata server answers an OST that registers before its store knows of it."),
+    bug("drained-with-files-left", "A metadata server lets an OST go that files have objects on."),
+    bug("left-and-kept", "A client keeps its session with an OST that has left the cluster."),
 ];
 
 /// Whether planted bugs are compiled in.
