@@ -5,6 +5,10 @@
 //! applied with its other changes, so they are those of the inodes that the store has, whatever crash or replay comes. They are
 //! added up and rest on nothing: no operation waits for another's because both count for one user.
 //! A time of grace begins with the change that exceeds a soft limit, and is a part of it.
+//!
+//! Limits of an id, for bytes and for inodes, are its own or else the default's of its kind. The default is an account like others, that of [`EVERYBODY`], which
+//! has nothing; an OST that has a share of it knows that ids of which it knows nothing have limits, and asks ([`crate::quota_service`]).
+//! [`Account::limits`] are those that hold: a new default is set into all accounts without limits of their own.
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +16,7 @@ use rt::sync::Event;
 use smallvec::SmallVec;
 use types::{FsError, OstIndex, WallTime};
 use wire::mdt::Cred;
-use wire::quota::{QuotaId, QuotaKind, QuotaLimits, UNLIMITED};
+use wire::quota::{EVERYBODY, QuotaId, QuotaKind, QuotaLimits, QuotaParts, UNLIMITED};
 
 use crate::keys;
 use crate::kv::{Key, KvSnapshot};
@@ -54,7 +58,10 @@ pub(crate) fn count_row(inodes: u64) -> Option<Vec<u8>> {
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Account {
     pub inodes: u64,
+    /// Those that hold.
     pub limits: QuotaLimits,
+    /// Parts ([`QuotaParts`]) that are its own, also if there is no limit: the default does not hold for them.
+    pub own: u32,
     /// When grace ends for what is above a soft limit; 0: nothing is.
     pub block_expires: WallTime,
     pub inode_expires: WallTime,
@@ -76,16 +83,19 @@ impl Account {
         for s in &row.shares {
             shares.heard(s.ost, Share { used: s.used, share: s.share, told: 0 });
         }
-        let QuotaRow { limits, block_expires, inode_expires, .. } = row;
-        Account { inodes, limits, block_expires, inode_expires, shares }
+        let QuotaRow { limits, block_expires, inode_expires, own, .. } = row;
+        let own = (own | limits.parts()) & QuotaParts::ALL;
+        Account { inodes, limits, own, block_expires, inode_expires, shares }
     }
     fn row(&self) -> Option<Vec<u8>> {
-        if self.limits == QuotaLimits::default() {
+        let shares = self.shares.iter().filter(|_| self.limits_blocks());
+        let shares: Vec<_> = shares.map(|(ost, s)| ShareRow { ost, used: s.used, share: s.share }).collect();
+        let (block_expires, inode_expires, own) = (self.block_expires, self.inode_expires, self.own);
+        if own == 0 && shares.is_empty() && (block_expires.0, inode_expires.0) == (0, 0) {
             return None;
         }
-        let shares = self.shares.iter().map(|(ost, s)| ShareRow { ost, used: s.used, share: s.share });
-        let (limits, block_expires, inode_expires) = (self.limits.clone(), self.block_expires, self.inode_expires);
-        Some(wire::encode(&QuotaRow { limits, block_expires, inode_expires, shares: shares.collect() }))
+        let limits = self.limits.in_parts(own, &QuotaLimits::default());
+        Some(wire::encode(&QuotaRow { limits, block_expires, inode_expires, shares, own }))
     }
     /// Whether it has a limit for bytes.
     pub fn limits_blocks(&self) -> bool {
@@ -111,6 +121,31 @@ impl Account {
     }
 }
 
+/// Whether the default of its kind holds for an id that has no limits of its own.
+fn has_default((_, id): Id) -> bool {
+    id != 0 && id != EVERYBODY
+}
+
+/// The limits of an id that has none of its own.
+fn default_in(accounts: &BTreeMap<Id, Account>, id: Id) -> QuotaLimits {
+    let default = accounts.get(&(id.0, EVERYBODY)).filter(|_| has_default(id));
+    default.map(|a| a.limits.clone()).unwrap_or_default()
+}
+
+/// An id of which nothing is known.
+fn fresh(accounts: &BTreeMap<Id, Account>, id: Id) -> Account {
+    Account { limits: default_in(accounts, id), ..Account::default() }
+}
+
+/// The account of an id; a new one, if it has none yet.
+fn known(accounts: &mut BTreeMap<Id, Account>, id: Id) -> &mut Account {
+    if !accounts.contains_key(&id) {
+        let new = fresh(accounts, id);
+        accounts.insert(id, new);
+    }
+    accounts.get_mut(&id).expect("it was put there")
+}
+
 /// Counts that an operation changes: by how much.
 pub(crate) type Charges = SmallVec<[(Id, i64); 4]>;
 
@@ -124,6 +159,8 @@ pub(crate) struct Quotas {
     grace: RefCell<GraceRow>,
     /// What OSTs are to be told of these ids.
     pub to_tell: RefCell<BTreeMap<OstIndex, BTreeSet<Id>>>,
+    /// What they are being told of these: they have not answered yet.
+    pub telling: RefCell<BTreeMap<OstIndex, Vec<Id>>>,
     /// An OST has taken in what it was to be told.
     pub told: Event,
     /// OSTs that do not know yet whose all their objects are.
@@ -151,6 +188,10 @@ impl Quotas {
             let account = accounts.entry(id).or_default();
             *account = Account::of_row(account.inodes, row);
         }
+        let defaults = QuotaKind::ALL.map(|kind| default_in(&accounts, (kind, 1)));
+        for (id, account) in accounts.iter_mut().filter(|(id, _)| has_default(**id)) {
+            account.limits = account.limits.in_parts(account.own, &defaults[id.0 as usize]);
+        }
         let grace = match get(s, keys::GRACE).await? {
             Some(v) => wire::decode(&v).map_err(|_| damaged(keys::GRACE))?,
             None => GraceRow::default(),
@@ -159,6 +200,7 @@ impl Quotas {
             accounts: RefCell::new(accounts),
             grace: RefCell::new(grace),
             to_tell: RefCell::default(),
+            telling: RefCell::default(),
             told: Event::new(),
             counting: RefCell::default(),
             refused: Cell::default(),
@@ -167,11 +209,19 @@ impl Quotas {
 
     /// What is known of an id.
     pub fn account(&self, id: Id) -> Account {
-        self.accounts.borrow().get(&id).cloned().unwrap_or_default()
+        let accounts = self.accounts.borrow();
+        accounts.get(&id).cloned().unwrap_or_else(|| fresh(&accounts, id))
     }
-    /// Ids with a limit for bytes.
+    /// Ids with a limit for bytes. Of those that nobody has heard of yet, OSTs ask themselves.
     pub fn block_limited(&self) -> Vec<Id> {
-        self.accounts.borrow().iter().filter(|(_, a)| a.limits_blocks()).map(|(id, _)| *id).collect()
+        let accounts = self.accounts.borrow();
+        let limited = accounts.iter().filter(|(_, a)| a.limits_blocks()).map(|(id, _)| *id);
+        limited.filter(|id| id.1 != EVERYBODY || !types::planted!("default-unheard")).collect()
+    }
+    /// Whether OSTs are told of an id: it has limits of its own for bytes, or some were told already.
+    pub fn is_met(&self, id: Id) -> bool {
+        let own = |a: &Account| a.own & QuotaParts::BLOCKS != 0;
+        self.accounts.borrow().get(&id).is_some_and(|a| own(a) || a.shares.iter().next().is_some())
     }
     /// Seconds of grace of a kind: for bytes, for inodes.
     pub fn grace(&self, kind: QuotaKind) -> (u64, u64) {
@@ -189,7 +239,7 @@ impl Quotas {
     pub fn update(&self, id: Id, now: WallTime, change: impl FnOnce(&mut Account)) -> Option<Change> {
         let (block_s, inode_s) = self.grace(id.0);
         let mut accounts = self.accounts.borrow_mut();
-        let account = accounts.entry(id).or_default();
+        let account = known(&mut accounts, id);
         let before = account.row();
         change(account);
         let limits = &account.limits;
@@ -197,6 +247,39 @@ impl Quotas {
         account.inode_expires = expiry(account.inode_expires, account.inodes, limits.inode_soft, now, inode_s);
         let after = account.row();
         (after != before).then(|| (keys::quota(id), after))
+    }
+    /// Sets an id's limits, which are its own in these parts ([`QuotaParts`]); in others the default holds. Limits of [`EVERYBODY`] are set
+    /// into all ids that have none of their own. All ids that this concerns, and the store's changes.
+    pub fn set_limits(
+        &self,
+        id: Id,
+        limits: &QuotaLimits,
+        own: u32,
+        osts: &[OstIndex],
+        now: WallTime,
+    ) -> (Vec<Id>, Vec<Change>) {
+        let meet = |account: &mut Account| osts.iter().for_each(|ost| account.shares.meet(*ost));
+        let default = default_in(&self.accounts.borrow(), id);
+        let first = self.update(id, now, |account| {
+            account.limits = limits.in_parts(own, &default);
+            account.own = own;
+            meet(account);
+        });
+        let (mut ids, mut changes) = (vec![id], Vec::from_iter(first));
+        if id.1 == EVERYBODY {
+            let with_some = |(i, a): &(&Id, &Account)| has_default(**i) && a.own != QuotaParts::ALL;
+            let accounts = self.accounts.borrow();
+            ids.extend(accounts.range((id.0, 0)..id).filter(with_some).map(|(i, _)| *i));
+        }
+        changes.extend(ids[1..].iter().filter_map(|i| {
+            self.update(*i, now, |account| {
+                account.limits = account.limits.in_parts(account.own, limits);
+                if account.limits_blocks() {
+                    meet(account);
+                }
+            })
+        }));
+        (ids, changes)
     }
     /// An OST says what an id has there. The store's change.
     pub fn heard(&self, id: Id, ost: OstIndex, told: Share, now: WallTime) -> Option<Change> {
@@ -207,9 +290,16 @@ impl Quotas {
     /// An OST has left the cluster. The store's changes.
     pub fn forget_ost(&self, ost: OstIndex, now: WallTime) -> Vec<Change> {
         self.to_tell.borrow_mut().remove(&ost);
+        self.telling.borrow_mut().remove(&ost);
         self.counting.borrow_mut().remove(&ost);
         let ids: Vec<Id> = self.accounts.borrow().keys().copied().collect();
         ids.into_iter().filter_map(|id| self.update(id, now, |account| account.shares.forget(ost))).collect()
+    }
+    /// Whether an id may have another inode.
+    fn may_have(&self, id: Id, now: WallTime) -> bool {
+        let accounts = self.accounts.borrow();
+        let account = accounts.get(&id);
+        id.1 == EVERYBODY || account.map_or_else(|| fresh(&accounts, id).may_have(1, now), |a| a.may_have(1, now))
     }
     /// Which OSTs have to be told another share of an id; what that is says [`Quotas::wanted_share`] then.
     pub fn note_wrong_shares(&self, id: Id, now: WallTime) -> Vec<OstIndex> {
@@ -227,8 +317,25 @@ impl Quotas {
     /// An OST is being told of these ids.
     pub fn mark_told(&self, ost: OstIndex, ids: &[Id]) {
         if let Some(waiting) = self.to_tell.borrow_mut().get_mut(&ost) {
-            waiting.retain(|id| !ids.contains(id));
+            for id in ids {
+                waiting.remove(id);
+            }
         }
+        self.telling.borrow_mut().insert(ost, ids.to_vec());
+    }
+    /// It has answered, or is not there: what was not taken in is told again.
+    pub fn mark_answered(&self, ost: OstIndex, taken: bool) {
+        let ids = self.telling.borrow_mut().remove(&ost).unwrap_or_default();
+        if !taken {
+            self.to_tell.borrow_mut().entry(ost).or_default().extend(ids);
+        }
+        self.told.notify();
+    }
+    /// Of how many of these ids an OST has not taken in yet what it is to be told.
+    pub fn untold(&self, ost: OstIndex, ids: &BTreeSet<Id>) -> usize {
+        let (to_tell, telling) = (self.to_tell.borrow(), self.telling.borrow());
+        let waiting = to_tell.get(&ost).map_or(0, |all| ids.intersection(all).count());
+        waiting + telling.get(&ost).map_or(0, |all| all.iter().filter(|id| ids.contains(id)).count())
     }
     /// The share that an OST is told of an id which it is to be told something of: what it uses, or any.
     pub fn wanted_share(&self, id: Id, now: WallTime) -> u64 {
@@ -239,7 +346,7 @@ impl Quotas {
     pub fn after(&self, charges: &[(Id, i64)], now: WallTime) -> Charged {
         let accounts = self.accounts.borrow();
         let one = |(id, by): &(Id, i64)| {
-            let none = Account::default();
+            let none = fresh(&accounts, *id);
             let account = accounts.get(id).unwrap_or(&none);
             let inodes = account.inodes.saturating_add_signed(*by);
             let expires = expiry(account.inode_expires, inodes, account.limits.inode_soft, now, self.grace(id.0).1);
@@ -253,7 +360,9 @@ impl Quotas {
         let mut changes = Vec::with_capacity(charged.0.len());
         for (id, inodes, expires) in &charged.0 {
             changes.push((keys::usage(*id), count_row(*inodes)));
-            if let Some(account) = accounts.get(id).filter(|a| a.inode_expires != *expires) {
+            let none = fresh(&accounts, *id);
+            let account = accounts.get(id).unwrap_or(&none);
+            if account.inode_expires != *expires {
                 changes.push((keys::quota(*id), Account { inode_expires: *expires, ..account.clone() }.row()));
             }
         }
@@ -263,7 +372,7 @@ impl Quotas {
     pub fn take(&self, charged: Charged) {
         let mut accounts = self.accounts.borrow_mut();
         for (id, inodes, expires) in charged.0 {
-            let account = accounts.entry(id).or_default();
+            let account = known(&mut accounts, id);
             (account.inodes, account.inode_expires) = (inodes, expires);
         }
     }
@@ -325,10 +434,7 @@ impl Tx<'_> {
     }
     fn admit(&mut self, cred: &Cred, id: Id) -> Done<()> {
         let quotas = &self.mds.quotas;
-        if self.replay
-            || is_privileged(cred)
-            || quotas.accounts.borrow().get(&id).is_none_or(|a| a.may_have(1, self.now))
-        {
+        if self.replay || is_privileged(cred) || quotas.may_have(id, self.now) {
             return Ok(());
         }
         quotas.refused.set(quotas.refused.get() + 1);

@@ -2,14 +2,16 @@
 //!
 //! An OST hears of a limit when it is set, or when its session begins; until then it has the share that it had. What it says carries a
 //! number that grows, so that answers which cross count in the order in which they were said.
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use layout::xattr;
 use types::{Duration, FsError, OstIndex};
 use wire::Op;
 use wire::quota::{
-    AskQuotaCallback, AskQuotaReply, OstQuotaReply, OstQuotaRequest, OstUsage, OwnRequest, Ownership, QuotaBits,
-    QuotaLimits, QuotaReply, QuotaRequest, QuotaShare, SetQuotaReply, SetQuotaRequest, UNLIMITED,
+    AskQuotaCallback, AskQuotaReply, EVERYBODY, OstQuotaReply, OstQuotaRequest, OstUsage, OwnRequest, Ownership,
+    QuotaBits, QuotaLimits, QuotaParts, QuotaReply, QuotaRequest, QuotaShare, SetQuotaReply, SetQuotaRequest,
+    UNLIMITED,
 };
 
 use crate::keys;
@@ -69,19 +71,21 @@ impl Mds {
             inode_grace_s,
             now: self.clock(),
             osts,
+            by_default: QuotaParts::ALL & if id.1 == EVERYBODY { QuotaParts::ALL } else { !account.own },
         }
     }
 
     /// Sets limits or times of grace. Answered when that is on stable storage and every OST that is there knows.
     async fn set_quota(self: &Rc<Self>, q: &SetQuotaRequest) -> Result<SetQuotaReply, FsError> {
         let id = (q.kind, q.id);
-        let limits = merged(&self.quotas.account(id).limits, q);
-        if let Err(why) = check(&limits) {
+        let has = |bit: u32| q.set & bit != 0;
+        let account = self.quotas.account(id);
+        let limits = merged(&account.limits, q);
+        if let Err(why) = check_request(q).and_then(|()| check(&limits)) {
             let errno = FsError::Invalid.errno() as u16;
             return Ok(SetQuotaReply { errno, why: why.as_str().into() });
         }
         let now = self.clock();
-        let has = |bit: u32| q.set & bit != 0;
         if has(QuotaBits::BLOCK_GRACE | QuotaBits::INODE_GRACE) {
             let set = |bit: u32, seconds: u64| has(bit).then_some(seconds);
             let (block, inode) =
@@ -91,37 +95,44 @@ impl Mds {
         }
         if q.set & !(QuotaBits::BLOCK_GRACE | QuotaBits::INODE_GRACE) != 0 {
             let osts: Vec<OstIndex> = self.osts.all().iter().map(|l| l.ost).collect();
-            let change = self.quotas.update(id, now, |account| {
-                account.limits = limits;
-                osts.iter().for_each(|ost| account.shares.meet(*ost));
-            });
-            self.store.apply(change, 0, 0);
-            tracing::info!(target = self.target, kind = id.0.name(), id = id.1, "limits were set");
-            self.share_anew(id).await;
+            let own = match id.1 {
+                EVERYBODY => limits.parts(),
+                _ if has(QuotaBits::TO_DEFAULT) => 0,
+                _ => account.own | named_parts(q.set),
+            };
+            let (ids, changes) = self.quotas.set_limits(id, &limits, own, &osts, now);
+            self.store.apply(changes, 0, 0);
+            tracing::info!(target = self.target, kind = id.0.name(), id = id.1, own, "limits were set");
+            self.share_anew(ids).await;
         }
         self.store.sync().await?;
         Ok(SetQuotaReply::default())
     }
 
-    /// OSTs whose share of an id is wrong are told, and waited for, those that are there.
-    async fn share_anew(self: &Rc<Self>, id: Id) {
-        let osts = self.quotas.note_wrong_shares(id, self.clock());
+    /// OSTs whose shares of these ids are wrong are told, and waited for, those that are there.
+    async fn share_anew(self: &Rc<Self>, ids: Vec<Id>) {
+        let now = self.clock();
+        let osts: BTreeSet<OstIndex> = ids.iter().flat_map(|id| self.quotas.note_wrong_shares(*id, now)).collect();
         self.kick_osts();
-        self.await_told(id, &osts).await;
+        self.await_told(ids, &osts.into_iter().collect::<Vec<_>>()).await;
     }
 
-    /// Waits until these OSTs were told what is to be told of an id, but for those that are away.
-    async fn await_told(&self, id: Id, osts: &[OstIndex]) {
-        let end = self.rt.now() + PATIENCE;
+    /// Waits until these OSTs were told what is to be told of ids, but for those that are away, and for one that takes in nothing.
+    async fn await_told(&self, ids: Vec<Id>, osts: &[OstIndex]) {
+        let ids: BTreeSet<Id> = ids.into_iter().collect();
+        let (mut end, mut least) = (self.rt.now() + PATIENCE, usize::MAX);
         loop {
             let told = self.quotas.told.wait();
-            let waits = |ost: &OstIndex| {
-                let to_tell = self.quotas.to_tell.borrow();
+            let untold = |ost: &OstIndex| {
                 let here = self.osts.link(*ost).is_some_and(|l| l.port().is_some_and(|p| p.is_in_service()));
-                here && to_tell.get(ost).is_some_and(|ids| ids.contains(&id))
+                if here { self.quotas.untold(*ost, &ids) } else { 0 }
             };
+            let untold: usize = osts.iter().map(untold).sum();
+            if untold < least {
+                (end, least) = (self.rt.now() + PATIENCE, untold);
+            }
             let left = end.since(self.rt.now());
-            if left == Duration::ZERO || self.stopped.get() || !osts.iter().any(waits) {
+            if left == Duration::ZERO || self.stopped.get() || untold == 0 {
                 return;
             }
             self.rt.timeout(left, told).await;
@@ -142,8 +153,10 @@ impl Mds {
             let (id, told) = ((u.kind, u.id), Share { used: u.used, share: u.share, told: reply.told });
             // Of whom nothing is limited, neither here nor there, nothing has to be known. A share that it had is one no more: with the
             // next limit it has to be told another.
+            // Nor of whom nothing is there and only the default is known.
             let account = self.quotas.account(id);
-            if u.share == UNLIMITED && !account.limits_blocks() && account.shares.of(ost).is_none() {
+            let limited = account.limits_blocks() && (account.own & QuotaParts::BLOCKS != 0 || u.used > 0);
+            if u.share == UNLIMITED && !limited && account.shares.of(ost).is_none() {
                 continue;
             }
             let change = self.quotas.heard(id, ost, told, now);
@@ -159,7 +172,9 @@ impl Mds {
     /// A session with an OST has begun: what it has is heard, and what is wrong there is told next.
     pub(crate) async fn hear_quotas(self: &Rc<Self>, link: &Rc<OstLink>, port: &dyn OstPort) -> Result<(), FsError> {
         let now = self.clock();
-        let limited = self.quotas.block_limited();
+        // Of an id that has nothing anywhere, as far as is known, the OST asks itself.
+        let mut limited = self.quotas.block_limited();
+        limited.retain(|id| self.quotas.is_met(*id));
         for id in &limited {
             let change = self.quotas.update(*id, now, |account| account.shares.meet(link.ost));
             self.store.apply_if_any(change);
@@ -198,16 +213,13 @@ impl Mds {
         // Told again when it fails; what is to be told meanwhile comes behind.
         self.quotas.mark_told(ost, &ids);
         let answer = self.ost_quota(ost, port, &OstQuotaRequest { set, ..OstQuotaRequest::default() }).await;
-        if answer.is_err() {
-            self.quotas.to_tell.borrow_mut().entry(ost).or_default().extend(ids);
-        }
+        self.quotas.mark_answered(ost, answer.is_ok());
         // Whoever set a limit, or took one away, while this was told found in the books what the OST had before.
         let now = self.clock();
         let stale = told.iter().filter(|(id, share)| self.quotas.wanted_share(*id, now) != *share);
         if stale.fold(false, |any, (id, _)| !self.quotas.note_wrong_shares(*id, now).is_empty() || any) {
             self.kick_osts();
         }
-        self.quotas.told.notify();
         answer.map(|_| ())
     }
 
@@ -224,6 +236,7 @@ impl Mds {
     pub(crate) async fn ost_asks_quota(self: &Rc<Self>, ost: OstIndex, body: &[u8]) -> Result<Vec<u8>, FsError> {
         let q: AskQuotaCallback = wire::decode(body).map_err(FsError::from)?;
         let (id, told) = ((q.kind, q.id), Share { used: q.used, share: q.share, told: q.told });
+        self.meet_all(id, ost, told).await;
         for recalls in 0.. {
             let now = self.clock();
             let Some(limit) = self.quotas.account(id).block_limit(now) else {
@@ -242,11 +255,27 @@ impl Mds {
                 Given::Recall(others) => {
                     self.quotas.recall(id, &others);
                     self.kick_osts();
-                    self.await_told(id, &others).await;
+                    self.await_told(vec![id], &others).await;
                 }
             }
         }
         unreachable!("the last round gives what there is")
+    }
+
+    /// An OST asks for an id: before that is given anything, all OSTs where it may have something know that it has a limit, and say what it
+    /// has. One that the default holds for is met so when it has its first bytes.
+    async fn meet_all(self: &Rc<Self>, id: Id, ost: OstIndex, told: Share) {
+        let account = self.quotas.account(id);
+        let others: Vec<OstIndex> = self.osts.all().iter().map(|l| l.ost).filter(|o| *o != ost).collect();
+        if !account.limits_blocks() || others.iter().all(|o| account.shares.of(*o).is_some()) {
+            return;
+        }
+        let change = self.quotas.update(id, self.clock(), |account| {
+            account.shares.heard(ost, told);
+            others.iter().for_each(|other| account.shares.meet(*other));
+        });
+        self.store.apply_if_any(change);
+        self.share_anew(vec![id]).await;
     }
 
     /// Tells an OST whose all objects are that files have there: its store is of before it counted.
@@ -310,6 +339,27 @@ impl Mds {
         }
         Ok(more)
     }
+}
+
+/// Whether a request is one that makes sense for its id.
+fn check_request(q: &SetQuotaRequest) -> Result<(), String> {
+    let kind = q.kind.name();
+    match (q.set & QuotaBits::TO_DEFAULT != 0, named_parts(q.set) != 0) {
+        (true, _) if q.id == EVERYBODY => {
+            Err(format!("the default limits of all {kind}s cannot be put back to themselves: name a {kind}"))
+        }
+        (true, true) => {
+            Err(format!("{kind} {} cannot have limits of its own and the default's: set one of both", q.id))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The parts of limits that a request names.
+fn named_parts(set: u32) -> u32 {
+    let part = |bits: u32, part: u32| if set & bits != 0 { part } else { 0 };
+    part(QuotaBits::BLOCK_SOFT | QuotaBits::BLOCK_HARD, QuotaParts::BLOCKS)
+        | part(QuotaBits::INODE_SOFT | QuotaBits::INODE_HARD, QuotaParts::INODES)
 }
 
 /// Limits with those of a request.

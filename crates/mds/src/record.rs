@@ -368,6 +368,9 @@ wire::message! {
         inode_expires: WallTime,
         /// Each OST's share of the bytes.
         shares: Vec<ShareRow>,
+        /// Parts ([`wire::quota::QuotaParts`]) that are its own although there is no limit; those with one are in any case. In the others the
+        /// default's hold, which are not repeated here.
+        own: u32,
     }
     /// Seconds of grace, plus one; 0: a week.
     GraceRow {

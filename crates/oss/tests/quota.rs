@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use node::*;
 use wire::ost::{FileOwner, IoOwner};
 use wire::quota::{
-    AskQuotaCallback, AskQuotaReply, OstQuotaReply, OstQuotaRequest, OstQuotaUsage, OwnRequest, Ownership, QuotaKind,
-    QuotaShare, UNLIMITED,
+    AskQuotaCallback, AskQuotaReply, EVERYBODY, OstQuotaReply, OstQuotaRequest, OstQuotaUsage, OwnRequest, Ownership,
+    QuotaKind, QuotaShare, UNLIMITED,
 };
 
 const USER: QuotaKind = QuotaKind::User;
@@ -29,7 +29,8 @@ impl Callbacks for Master {
             }
             let ask: AskQuotaCallback = wire::decode(&body).unwrap();
             let limit = self.limits.borrow().get(&(ask.kind, ask.id)).copied().unwrap_or(UNLIMITED);
-            let share = limit.min((ask.used + ask.wanted).max(ask.share));
+            let given = limit.min((ask.used + ask.wanted).max(ask.share));
+            let share = if limit == UNLIMITED { UNLIMITED } else { given };
             self.asked.borrow_mut().push(ask);
             Ok(wire::encode(&AskQuotaReply { share }))
         })
@@ -198,5 +199,125 @@ fn without_a_metadata_server_a_share_is_used_up_and_whoever_wants_more_waits() {
         assert_eq!(write(&c, 1, 5, 5, (8, 1), 0).await, Err(FsError::Quota));
         let told = mds.limit(USER, 5, 8 * 4096).await;
         assert_eq!(told.share, 8 * 4096);
+    });
+}
+
+#[test]
+fn a_share_that_is_given_up_counts_until_the_store_knows_of_it() {
+    let n = node(5, 1 << 30, OstConfig::default());
+    let (rt, store) = (n.world.rt(), n.store.clone());
+    n.world.run(async move {
+        let mds = Mds::new(rt.clone(), 1).await;
+        let say = |share| OstQuotaRequest { set: vec![QuotaShare { kind: USER, id: 5, share }], ..Default::default() };
+        let all = OstQuotaRequest { all: true, ..OstQuotaRequest::default() };
+        assert_eq!(mds.tell(&say(100 * MIB)).await.usages[0].share, 100 * MIB);
+        store.set_time_of_shares(Duration::from_secs(3));
+        let (answered, told) = (Cell::new(false), say(10 * MIB));
+        let less = async {
+            let share = mds.tell(&told).await.usages[0].share;
+            answered.set(true);
+            share
+        };
+        let asks = async {
+            rt.sleep(Duration::from_secs(1)).await;
+            let share = mds.tell(&all).await.usages[0].share;
+            assert!(!answered.get(), "the test shows nothing");
+            share
+        };
+        let both: Vec<std::pin::Pin<Box<dyn Future<Output = u64> + '_>>> = vec![Box::pin(less), Box::pin(asks)];
+        // If this OST died now, the one that it had would be found in its store.
+        assert_eq!(rt::sync::join_all(both).await, [10 * MIB, 100 * MIB]);
+        assert_eq!(mds.tell(&all).await.usages[0].share, 10 * MIB);
+        // One that is gone in between is not forgotten, either.
+        let (gone, again) = (say(UNLIMITED), say(5 * MIB));
+        let first = async { mds.tell(&gone).await.usages[0].share };
+        let second = async {
+            rt.sleep(Duration::from_secs(1)).await;
+            mds.tell(&again).await.usages[0].share
+        };
+        let third = async {
+            rt.sleep(Duration::from_secs(2)).await;
+            mds.tell(&all).await.usages[0].share
+        };
+        let three: Vec<std::pin::Pin<Box<dyn Future<Output = u64> + '_>>> =
+            vec![Box::pin(first), Box::pin(second), Box::pin(third)];
+        assert_eq!(rt::sync::join_all(three).await, [10 * MIB, 5 * MIB, 10 * MIB]);
+        assert_eq!(mds.tell(&all).await.usages[0].share, 5 * MIB);
+    });
+}
+
+/// The metadata server says whether users have a default limit.
+async fn say_default(mds: &Mds, is_there: bool) -> u64 {
+    let share = if is_there { 0 } else { UNLIMITED };
+    let set = vec![QuotaShare { kind: USER, id: EVERYBODY, share }];
+    mds.tell(&OstQuotaRequest { set, ..OstQuotaRequest::default() }).await.usages[0].share
+}
+
+#[test]
+fn where_a_kind_has_a_default_an_unknown_id_asks_with_its_first_bytes_and_root_never() {
+    let n = node(6, 1 << 30, OstConfig::default());
+    let rt = n.world.rt();
+    n.world.run(async move {
+        let (mds, c) = (Mds::new(rt.clone(), 4).await, Client::new(rt, 1).await);
+        write(&c, 1, 5, 5, (0, 4), 0).await.unwrap();
+        assert_eq!(say_default(&mds, true).await, 0);
+        mds.master.limits.borrow_mut().insert((USER, 5), 6 * 4096);
+        mds.master.limits.borrow_mut().insert((USER, 6), 2 * 4096);
+        write(&c, 1, 5, 5, (4, 2), 0).await.unwrap();
+        assert_eq!(write(&c, 1, 5, 5, (6, 1), 0).await, Err(FsError::Quota), "what it had before counts");
+        assert_eq!(write(&c, 2, 6, 6, (0, 3), 0).await, Err(FsError::Quota));
+        write(&c, 2, 6, 6, (0, 2), 0).await.unwrap();
+        // What has grant is taken, and says that little is left: with the very first bytes.
+        mds.master.limits.borrow_mut().insert((USER, 8), 0);
+        let tight = write(&c, 4, 8, 8, (0, 1), 4096).await.unwrap();
+        assert_eq!(tight & USER.bit(), USER.bit());
+        assert_eq!(write(&c, 4, 8, 8, (1, 1), 0).await, Err(FsError::Quota));
+        let asked = |id| mds.master.asked.borrow().iter().filter(|a| a.id == id).count();
+        write(&c, 3, 0, 0, (0, 9), 0).await.unwrap();
+        assert_eq!((asked(0), asked(EVERYBODY)), (0, 0), "root has no limit, and nobody is everybody");
+        // Who has no limit is asked for once.
+        for page in 0..5 {
+            write(&c, 3, 7, 7, (9 + page, 1), 0).await.unwrap();
+        }
+        assert_eq!(asked(0), 0, "the file is root's");
+        mds.own(3, 7, false).await;
+        for page in 0..5 {
+            write(&c, 3, 7, 7, (20 + page, 1), 0).await.unwrap();
+        }
+        assert_eq!(asked(7), 1);
+        let used = n.ost.store().usage((USER, 7)) * 4096;
+        assert_eq!(mds.limit(USER, 7, 0).await.share, used, "it has one now");
+        assert_eq!(write(&c, 3, 7, 7, (40, 1), 0).await, Err(FsError::Quota));
+        // Without the default, and without a word about each, nobody is limited when that is asked.
+        mds.master.limits.borrow_mut().clear();
+        assert_eq!(say_default(&mds, false).await, UNLIMITED);
+        write(&c, 2, 6, 6, (2, 9), 0).await.unwrap();
+        let before = mds.master.asked.borrow().len();
+        mds.own(1, 9, false).await;
+        write(&c, 1, 9, 9, (9, 5), 0).await.unwrap();
+        assert_eq!(mds.master.asked.borrow().len(), before, "an unknown id asks no more");
+    });
+}
+
+#[test]
+fn an_answer_of_before_does_not_free_an_id_that_was_limited_meanwhile() {
+    let n = node(7, 1 << 30, OstConfig::default());
+    let rt = n.world.rt();
+    n.world.run(async move {
+        let (mds, c) = (Mds::new(rt.clone(), 3).await, Client::new(rt.clone(), 1).await);
+        say_default(&mds, true).await;
+        // Nobody knows of user 5: it has no limit, and that is remembered.
+        write(&c, 1, 5, 5, (0, 4), 0).await.unwrap();
+        let all = OstQuotaRequest { all: true, ..OstQuotaRequest::default() };
+        let told: BTreeMap<u32, u64> = mds.tell(&all).await.usages.iter().map(|u| (u.id, u.share)).collect();
+        assert_eq!(told, BTreeMap::from([(5, UNLIMITED), (EVERYBODY, 0)]), "the metadata server hears of it");
+        mds.limit(USER, 5, 4 * 4096).await;
+        assert_eq!(write(&c, 1, 5, 5, (4, 1), 0).await, Err(FsError::Quota));
+        // With the default it is known again that it has none.
+        let free = vec![QuotaShare { kind: USER, id: 5, share: UNLIMITED }];
+        mds.tell(&OstQuotaRequest { set: free, ..OstQuotaRequest::default() }).await;
+        let before = mds.master.asked.borrow().len();
+        write(&c, 1, 5, 5, (4, 4), 0).await.unwrap();
+        assert_eq!(mds.master.asked.borrow().len(), before);
     });
 }

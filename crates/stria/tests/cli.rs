@@ -256,6 +256,9 @@ fn stores_in_use_and_stores_of_newer_programs_are_refused_by_the_servers() {
     let data = at.join("ost0").join("data");
     let mut bytes = std::fs::read(&data).unwrap();
     bytes[8] = 2;
+    let end = store_file::format::SUPERBLOCK_BYTES - 4;
+    let crc = wire::crc32c(&bytes[..end]);
+    bytes[end..end + 4].copy_from_slice(&crc.to_le_bytes());
     std::fs::write(&data, bytes).unwrap();
     let (_, said) = refusal(&["oss", "--dir", text(&at), "--ost", "0", "--mds", "127.0.0.1:1"]);
     assert!(said.contains("store format 2, this program knows up to 1: use a newer program"), "{said}");

@@ -14,8 +14,28 @@ const UID: &str = "64321";
 
 /// What a shell of that user says.
 fn by_user(line: &str) -> Output {
-    let who = [format!("--reuid={UID}"), format!("--regid={UID}"), "--clear-groups".into()];
+    by(UID, line)
+}
+
+/// What a shell of a user says.
+fn by(uid: &str, line: &str) -> Output {
+    let who = [format!("--reuid={uid}"), format!("--regid={uid}"), "--clear-groups".into()];
     Command::new("setpriv").args(who).args(["sh", "-c", line]).output().unwrap()
+}
+
+/// Kills the servers of a role, which are processes of their own.
+fn kill(up: &Up, role: &str) {
+    let mut killed = 0;
+    for process in fs::read_dir("/proc").unwrap().flatten() {
+        let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).into_owned();
+        let Ok(pid) = process.file_name().to_string_lossy().parse::<i32>() else { continue };
+        if line.split('\0').any(|a| a == role) && line.contains(&up.cluster()) {
+            // SAFETY: a plain system call; the process is one of this test's cluster.
+            killed += usize::from(unsafe { libc::kill(pid, libc::SIGKILL) } == 0);
+        }
+    }
+    assert!(killed > 0, "no process of the role {role}");
 }
 
 fn said(out: &Output) -> String {
@@ -53,6 +73,9 @@ fn refusals(mount: &str) {
         (&["setquota", "-u", UID, "-I", "-3", mount], "'-3' is no limit of inodes"),
         (&["setquota", "-u", UID, "-B", "99999999999999999999", mount], "'99999999999999999999'"),
         (&["setquota", "-u", UID, "-B", "1G", "/tmp"], "not on a Stria mount"),
+        (&["setquota", "-U", "-b", "2M", "-B", "1M", mount], "the soft block limit, 2048 KiB, is above the hard one"),
+        (&["setquota", "-U", "-d", mount], "name it"),
+        (&["setquota", "-u", UID, "-d", "-B", "1M", mount], "leave out"),
         (&["quota", "-u", UID, "/tmp"], "not on a Stria mount"),
     ] {
         let (code, said) = refused(line);
@@ -156,6 +179,94 @@ fn projects_are_set_by_the_command_inherited_and_limited() {
     assert!(!out.status.success() && said(&out).contains("Disk quota exceeded"), "{}", said(&out));
     good(&["project", "-C", &format!("{dir}/new")]);
     assert_eq!(has()[4], "4");
+    assert_eq!(good(&["project", "-c", "-d", &dir]), "");
+    let other = format!("{dir}/new - project identifier is not set (inode=0, tree=42)\n");
+    assert_eq!(good(&["project", "-c", &dir]), other);
+    assert_eq!(good(&["project", "-c", "-r", &dir]), other);
+    let bare = good(&["project", "-c", "-r", "-0", "-p", "7", &dir]);
+    let names = ["", "/new", "/one", "/sub", "/sub/old"].map(|n| format!("{dir}{n}"));
+    let mut found: Vec<&str> = bare.split_terminator('\0').collect();
+    found.sort_unstable();
+    assert_eq!(found, names);
+    up.stop();
+    let (code, said) = up.fsck();
+    assert!(code == 0 && said.ends_with("\n0 fault(s)\n"), "{said}");
+}
+
+/// A user's program writes more than 40 MiB, and is stopped there.
+fn is_stopped(mount: &str, dir: &str, uid: &str, limit_kib: u64) {
+    let out = by(uid, &format!("dd if=/dev/zero of={dir}/of{uid} bs=1M count=200"));
+    assert!(!out.status.success() && said(&out).contains("Disk quota exceeded"), "{uid}: {}", said(&out));
+    let kib = number(&columns(&["quota", "-u", uid, mount])[0]);
+    assert!(kib <= limit_kib + (128 << 10), "{uid} has {kib} KiB of {limit_kib}");
+}
+
+#[test]
+fn the_default_stops_whoever_has_no_limits_of_its_own_over_deaths_of_servers() {
+    if !can_mount() {
+        return;
+    }
+    let mut up = Up::new();
+    up.start(&["--osts", "2", "--processes"]);
+    let dir = up.at("d");
+    fs::create_dir(&dir).unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
+    let (mount, dir) = (text(&up.at("")).to_string(), text(&dir).to_string());
+    let mount = &mount[..];
+    let out = by_user(&format!("dd if=/dev/zero of={dir}/before bs=1M count=8 conv=fsync"));
+    assert!(out.status.success(), "{}", said(&out));
+
+    good(&["setquota", "-U", "-b", "20M", "-B", "40M", "-I", "3", mount]);
+    let default = good(&["quota", "--default-usr", mount]);
+    assert!(default.starts_with("Disk default usr quota:"), "{default}");
+    let row: Vec<&str> = default.lines().last().unwrap().split_whitespace().collect();
+    assert_eq!(row[row.len() - 6..], ["20480", "40960", "1w", "0", "3", "1w"], "{default}");
+    let tool = env!("CARGO_BIN_EXE_stria");
+    let out = by_user(&format!("{tool} quota -U {mount}"));
+    assert!(out.status.success() && said(&out).contains("40960"), "everybody may see it: {}", said(&out));
+    let out = by_user(&format!("{tool} setquota -U -B 0 {mount}"));
+    assert!(out.status.code() == Some(libc::EPERM), "{}", said(&out));
+
+    // Who had something, and who comes now.
+    is_stopped(mount, &dir, UID, 40 << 10);
+    is_stopped(mount, &dir, "64322", 40 << 10);
+    let shown = good(&["quota", "-u", UID, mount]);
+    let note = |what: &str| format!("uid {UID} is using default {what} quota setting");
+    assert!(shown.contains(&note("block")) && shown.contains(&note("file")) && shown.contains('*'), "{shown}");
+    let out = by_user(&format!("cd {dir} && touch a && touch b"));
+    assert!(!out.status.success() && said(&out).contains("Disk quota exceeded"), "{}", said(&out));
+    fs::write(up.at("d/by root"), vec![1; 50 << 20]).unwrap();
+
+    // Limits of its own, which are none, and the default's again.
+    good(&["setquota", "-u", UID, "-b", "0", "-B", "0", mount]);
+    let shown = good(&["quota", "-u", UID, mount]);
+    assert!(!shown.contains(&note("block")) && shown.contains(&note("file")), "{shown}");
+    let out = by_user(&format!("dd if=/dev/zero of={dir}/of{UID} bs=1M count=60 conv=fsync"));
+    assert!(out.status.success(), "{}", said(&out));
+    good(&["setquota", "-u", UID, "--default", mount]);
+    let out = by_user(&format!("dd if=/dev/zero of={dir}/before bs=1M count=100 oflag=append conv=notrunc,fsync"));
+    assert!(!out.status.success() && said(&out).contains("Disk quota exceeded"), "{}", said(&out));
+
+    // It outlives the servers.
+    kill(&up, "mds");
+    kill(&up, "oss");
+    is_stopped(mount, &dir, "64323", 40 << 10);
+    // A change that is answered is known, whoever died amid it.
+    for (role, limit, uid) in [("mds", "10M", "64324"), ("oss", "30M", "64325")] {
+        let change = std::thread::spawn({
+            let (limit, mount) = (limit.to_string(), mount.to_string());
+            move || good(&["setquota", "-U", "-b", "0", "-B", &limit, &mount])
+        });
+        kill(&up, role);
+        change.join().unwrap();
+        is_stopped(mount, &dir, uid, limit.trim_end_matches('M').parse::<u64>().unwrap() << 10);
+    }
+    good(&["setquota", "-U", "-b", "0", "-B", "0", "-I", "0", mount]);
+    kill(&up, "oss");
+    let out = by("64325", &format!("cd {dir} && touch v w x y && dd if=/dev/zero of=z bs=1M count=60 conv=fsync"));
+    assert!(out.status.success(), "{}", said(&out));
+    let shown = good(&["quota", "-u", "64325", mount]);
+    assert!(!shown.contains("using default"), "{shown}");
     up.stop();
     let (code, said) = up.fsck();
     assert!(code == 0 && said.ends_with("\n0 fault(s)\n"), "{said}");

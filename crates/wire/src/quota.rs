@@ -33,6 +33,10 @@ impl QuotaKind {
 /// A share of an OST that has no end: its id has no limit.
 pub const UNLIMITED: u64 = u64::MAX;
 
+/// The number that stands for all of a kind that have no limits of their own: no user, group or project has it. Its limits are the
+/// default of the kind; an OST where it has a share other than [`UNLIMITED`] asks before an id that it does not know has any bytes.
+pub const EVERYBODY: u32 = u32::MAX;
+
 bits! {
     /// Bits of [`SetQuotaRequest::set`].
     QuotaBits: u32 {
@@ -48,6 +52,45 @@ bits! {
         BLOCK_GRACE = 16,
         /// `inode_grace_s`, of all ids of the kind.
         INODE_GRACE = 32,
+        /// Not a limit: the id has none of its own any more, and the default of the kind holds for it.
+        TO_DEFAULT = 64,
+    }
+}
+
+bits! {
+    /// Parts of limits, each of which is an id's own or the default's.
+    QuotaParts: u32 {
+        /// Those for bytes.
+        BLOCKS = 1,
+        /// Those for inodes.
+        INODES = 2,
+    }
+}
+
+impl QuotaParts {
+    /// Both.
+    pub const ALL: u32 = QuotaParts::BLOCKS | QuotaParts::INODES;
+}
+
+impl QuotaLimits {
+    /// These in some parts ([`QuotaParts`]), and others in the rest.
+    #[must_use]
+    pub fn in_parts(&self, parts: u32, others: &QuotaLimits) -> QuotaLimits {
+        let of = |part: u32| if parts & part != 0 { self } else { others };
+        let (blocks, inodes) = (of(QuotaParts::BLOCKS), of(QuotaParts::INODES));
+        QuotaLimits {
+            block_soft: blocks.block_soft,
+            block_hard: blocks.block_hard,
+            inode_soft: inodes.inode_soft,
+            inode_hard: inodes.inode_hard,
+        }
+    }
+    /// The parts in which there are limits.
+    #[must_use]
+    pub const fn parts(&self) -> u32 {
+        let blocks = if self.block_soft | self.block_hard != 0 { QuotaParts::BLOCKS } else { 0 };
+        let inodes = if self.inode_soft | self.inode_hard != 0 { QuotaParts::INODES } else { 0 };
+        blocks | inodes
     }
 }
 
@@ -87,7 +130,7 @@ message! {
     QuotaRequest {
         /// Whose.
         kind: QuotaKind,
-        /// See `kind`.
+        /// See `kind`; 2^32-1: the default's.
         id: u32,
     }
     /// `MdtQuota` reply.
@@ -108,12 +151,14 @@ message! {
         now: WallTime,
         /// What it has on each OST.
         osts: Vec<OstUsage>,
+        /// Parts ([`QuotaParts`]) in which it has no limits of its own: those of the default hold for it, if there are any.
+        by_default: u32,
     }
     /// `MdtSetQuota` request.
     SetQuotaRequest {
         /// Whose.
         kind: QuotaKind,
-        /// See `kind`.
+        /// See `kind`; 2^32-1: the default's. A default without limits is none.
         id: u32,
         /// Which of the following are set ([`QuotaBits`]).
         set: u32,
@@ -135,7 +180,7 @@ message! {
     QuotaShare {
         /// Whose.
         kind: QuotaKind,
-        /// See `kind`.
+        /// See `kind`; 2^32-1: that of ids which the OST does not know: it asks before they have any bytes, unless there is no limit.
         id: u32,
         /// Bytes that it has in all on the OST at most; 2^64-1: there is no limit.
         share: u64,

@@ -8,8 +8,14 @@ use crate::{Class, Flags, Op, Side, Way, lock, mdt, quota};
 pub const MARK: &str = "<!-- What follows is written by `cargo xtask pages --write` from `crates/wire/src`. -->\n";
 
 /// Bits that are plain numbers in their fields.
-const BITS: &[Bits] =
-    &[mdt::AttrFlags::BITS, mdt::SetBits::BITS, mdt::LockBits::BITS, lock::EnqueueFlags::BITS, quota::QuotaBits::BITS];
+const BITS: &[Bits] = &[
+    mdt::AttrFlags::BITS,
+    mdt::SetBits::BITS,
+    mdt::LockBits::BITS,
+    lock::EnqueueFlags::BITS,
+    quota::QuotaBits::BITS,
+    quota::QuotaParts::BITS,
+];
 
 /// The generated half, with its mark.
 #[must_use]

@@ -36,6 +36,10 @@ pub struct FakeOsts {
     pub told: std::cell::Cell<u64>,
     /// Their answers to what they are told of quotas come so late.
     pub late: RefCell<Option<(rt::Rt, types::Duration)>>,
+    /// Only those of this one.
+    pub late_only: std::cell::Cell<Option<OstIndex>>,
+    /// Answers to what they were told of quotas that have come.
+    pub taken: std::cell::Cell<u64>,
     /// They are of before there were owners.
     pub unowned: std::cell::Cell<bool>,
     /// Last object of each that exists.
@@ -104,11 +108,14 @@ impl OstPort for FakePort {
             Op::OstSync => Ok(Vec::new()),
             _ => Err(FsError::NotSupported),
         };
-        let late = self.all.late.borrow().clone().filter(|_| op == Op::OstQuota);
+        let slow = op == Op::OstQuota && self.all.late_only.get().is_none_or(|ost| ost == self.ost);
+        let late = self.all.late.borrow().clone().filter(|_| slow);
+        let all = self.all.clone();
         Box::pin(async move {
             if let Some((rt, late)) = late {
                 rt.sleep(late).await;
             }
+            all.taken.set(all.taken.get() + u64::from(op == Op::OstQuota));
             result
         })
     }

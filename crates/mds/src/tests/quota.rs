@@ -4,7 +4,8 @@ use wire::Op;
 use wire::connect::{ConfigReply, MapChange, MapChangeReply, MapChangeRequest, OstEntry, RegisterRequest};
 use wire::mdt::{Cred, SetBits};
 use wire::quota::{
-    AskQuotaCallback, AskQuotaReply, OstUsage, QuotaBits, QuotaKind, QuotaLimits, SetQuotaRequest, UNLIMITED,
+    AskQuotaCallback, AskQuotaReply, EVERYBODY, OstUsage, QuotaBits, QuotaKind, QuotaLimits, QuotaParts,
+    SetQuotaRequest, UNLIMITED,
 };
 
 use super::harness::{Fs, entry, user};
@@ -419,4 +420,176 @@ fn a_store_in_the_place_of_a_lost_one_is_told_of_limits_and_what_the_lost_one_ha
     fs.pass(5);
     assert_eq!(fs.osts.quotas.borrow().get(&there), Some(&(0, 0)), "the new one has a share, and asks for more");
     assert_eq!(known(&fs).map(|s| (s.used, s.share)), Some((0, 0)));
+}
+
+fn block_limits(hard: u64) -> QuotaLimits {
+    QuotaLimits { block_hard: hard, ..QuotaLimits::default() }
+}
+
+/// The default of all users, for bytes; 0: none.
+fn set_default_bytes(fs: &Fs, bytes: u64) {
+    assert_eq!(fs.set_quota(USER, EVERYBODY, QuotaBits::BLOCK_HARD, block_limits(bytes)).errno, 0);
+}
+
+/// What OSTs have of an id's.
+fn shares_at_osts(fs: &Fs, id: u32) -> Vec<u64> {
+    let all = fs.osts.quotas.borrow();
+    (0..2).map(|ost| all.get(&(OstIndex(ost), USER, id)).map_or(UNLIMITED, |q| q.1)).collect()
+}
+
+#[test]
+fn the_default_holds_for_inodes_of_all_who_have_no_limits_of_their_own_but_root() {
+    let (fs, d) = open_to_all();
+    fs.by(user(5)).create(d, "a").unwrap();
+    fs.by(user(7)).create(d, "b").unwrap();
+    fs.set_quota(USER, 7, QuotaBits::INODE_HARD, inode_limits(0, 3));
+    fs.set_quota(USER, 8, QuotaBits::INODE_HARD, inode_limits(0, 0));
+    assert_eq!(fs.set_quota(USER, EVERYBODY, QuotaBits::INODE_HARD, inode_limits(0, 1)).errno, 0);
+    let refused = |fs: &Fs, uid: u32, name: &str| fs.by(user(uid)).create(d, name) == Err(FsError::Quota);
+    assert!(refused(&fs, 5, "a2"), "who had some before");
+    assert!(!refused(&fs, 6, "c") && refused(&fs, 6, "c2"), "who has the first one now");
+    assert!(!refused(&fs, 7, "b2") && !refused(&fs, 7, "b3") && refused(&fs, 7, "b4"), "its own limits are others");
+    assert!(!refused(&fs, 8, "d") && !refused(&fs, 8, "d2"), "it has none, by its own");
+    for i in 0..3 {
+        fs.create(d, &format!("root{i}")).unwrap();
+    }
+    let said = |fs: &Fs, uid| (fs.quota(USER, uid).limits.inode_hard, fs.quota(USER, uid).by_default);
+    let all = QuotaParts::ALL;
+    fs.sync();
+    let fs = fs.crash();
+    let told = [5, 6, 7, 8, 9, 0, EVERYBODY].map(|id| said(&fs, id));
+    let wanted = [(1, all), (1, all), (3, QuotaParts::BLOCKS), (0, QuotaParts::BLOCKS), (1, all), (0, all), (1, all)];
+    assert_eq!(told, wanted, "over a restart");
+    assert!(refused(&fs, 5, "a2") && refused(&fs, 6, "c2") && !refused(&fs, 8, "d3"));
+    // Back to the default, and to none.
+    for id in [7, 8] {
+        assert_eq!(fs.set_quota(USER, id, QuotaBits::TO_DEFAULT, QuotaLimits::default()).errno, 0);
+        assert_eq!(said(&fs, id), (1, all));
+    }
+    assert!(refused(&fs, 8, "d4"));
+    fs.set_quota(USER, EVERYBODY, QuotaBits::INODE_HARD, QuotaLimits::default());
+    fs.sync();
+    let fs = fs.crash();
+    assert!(!refused(&fs, 5, "a2") && !refused(&fs, 7, "b4") && !refused(&fs, 9, "e"));
+    assert_eq!(said(&fs, 5), (0, all));
+    fs.sync();
+    assert_eq!(findings(&fs), Vec::<String>::new());
+}
+
+#[test]
+fn what_is_not_named_of_an_ids_limits_stays_the_defaults() {
+    let fs = Fs::new();
+    set_default_bytes(&fs, 10 * MIB);
+    fs.set_quota(USER, 5, QuotaBits::INODE_HARD, inode_limits(0, 3));
+    let said = |fs: &Fs| (fs.quota(USER, 5).limits, fs.quota(USER, 5).by_default);
+    let wanted = QuotaLimits { inode_hard: 3, block_hard: 10 * MIB, ..QuotaLimits::default() };
+    assert_eq!(said(&fs), (wanted.clone(), QuotaParts::BLOCKS));
+    set_default_bytes(&fs, 20 * MIB);
+    let wanted = QuotaLimits { block_hard: 20 * MIB, ..wanted };
+    assert_eq!(said(&fs), (wanted.clone(), QuotaParts::BLOCKS));
+    // A soft limit of its own, and the hard one as it is.
+    fs.set_quota(USER, 5, QuotaBits::BLOCK_SOFT, QuotaLimits { block_soft: MIB, ..QuotaLimits::default() });
+    set_default_bytes(&fs, 0);
+    fs.sync();
+    let fs = fs.crash();
+    assert_eq!(said(&fs), (QuotaLimits { block_soft: MIB, ..wanted }, 0));
+    let both = QuotaBits::TO_DEFAULT | QuotaBits::BLOCK_HARD;
+    let said = fs.set_quota(USER, 5, both, block_limits(MIB));
+    assert!(said.errno == 22 && String::from_utf8_lossy(&said.why.0).contains("user 5 cannot have"), "{said:?}");
+    let said = fs.set_quota(USER, EVERYBODY, QuotaBits::TO_DEFAULT, QuotaLimits::default());
+    assert!(said.errno == 22 && String::from_utf8_lossy(&said.why.0).contains("all users"), "{said:?}");
+}
+
+#[test]
+fn an_ost_that_asks_for_an_unknown_id_gets_what_the_default_leaves_of_what_all_osts_have() {
+    let fs = Fs::new();
+    set_default_bytes(&fs, 10 * MIB);
+    assert_eq!(shares_at_osts(&fs, EVERYBODY), [0, 0], "each knows that there is a default");
+    fs.osts.quotas.borrow_mut().insert((OstIndex(1), USER, 5), (7 * MIB, UNLIMITED));
+    assert_eq!(ask(&fs, 0, 5, (0, 0), 9 * MIB), 3 * MIB, "what the other one has counts");
+    assert_eq!(shares_at_osts(&fs, 5), [3 * MIB, 7 * MIB]);
+    assert_eq!(ask(&fs, 0, 0, (0, 0), MIB), UNLIMITED, "root");
+    fs.set_quota(USER, 6, QuotaBits::BLOCK_HARD, block_limits(0));
+    assert_eq!(ask(&fs, 0, 6, (0, 0), MIB), UNLIMITED, "who has no limit by its own");
+    // The id of its own limits that loses them is told to all, and so is a lower default.
+    fs.set_quota(USER, 6, QuotaBits::TO_DEFAULT, QuotaLimits::default());
+    assert_eq!(shares_at_osts(&fs, 6), [0, 0]);
+    fs.osts.quotas.borrow_mut().insert((OstIndex(0), USER, 5), (MIB, 3 * MIB));
+    set_default_bytes(&fs, 8 * MIB);
+    assert_eq!(shares_at_osts(&fs, 5), [MIB, 7 * MIB]);
+    set_default_bytes(&fs, 0);
+    for id in [5, 6, EVERYBODY] {
+        assert_eq!(shares_at_osts(&fs, id), [UNLIMITED, UNLIMITED], "{id}");
+    }
+    assert_eq!(ask(&fs, 0, 5, (3 * MIB, 3 * MIB), MIB), UNLIMITED);
+}
+
+#[test]
+fn bytes_that_are_there_when_a_default_is_set_count_within_its_grace() {
+    let (fs, d) = open_to_all();
+    fs.by(user(5)).create(d, "f").unwrap();
+    fs.osts.quotas.borrow_mut().insert((OstIndex(1), USER, 5), (5 * MIB, UNLIMITED));
+    let grace = SetQuotaRequest { set: QuotaBits::BLOCK_GRACE, block_grace_s: 60, ..SetQuotaRequest::default() };
+    let _: wire::quota::SetQuotaReply = fs.call(Op::MdtSetQuota, &grace).unwrap();
+    let soft = QuotaLimits { block_soft: 4 * MIB, inode_soft: 1, ..QuotaLimits::default() };
+    fs.set_quota(USER, EVERYBODY, QuotaBits::BLOCK_SOFT | QuotaBits::INODE_SOFT, soft);
+    fs.pass(11);
+    let told = fs.quota(USER, 5);
+    assert!(told.block_expires.0 > told.now.0 && told.inode_expires.0 == 0, "{told:?}");
+    fs.by(user(5)).create(d, "g").unwrap();
+    assert!(fs.quota(USER, 5).inode_expires.0 > 0);
+    fs.sync();
+    let fs = fs.crash();
+    assert!(fs.quota(USER, 5).inode_expires.0 > 0, "over a restart");
+    fs.pass(70);
+    assert_eq!(shares_at_osts(&fs, 5), [0, 5 * MIB], "grace is over");
+    set_default_bytes(&fs, 100 * MIB);
+    let none = QuotaLimits::default();
+    fs.set_quota(USER, EVERYBODY, QuotaBits::BLOCK_SOFT | QuotaBits::INODE_SOFT, none);
+    let told = fs.quota(USER, 5);
+    assert_eq!((told.block_expires.0, told.inode_expires.0), (0, 0), "the soft limits went");
+}
+
+/// A default that is set and one that is taken away while OSTs are away, and deaths of this server amid.
+fn defaults_reach_who_was_away(die: bool) {
+    let (mut fs, d) = open_to_all();
+    fs.by(user(5)).create(d, "f").unwrap();
+    fs.osts.quotas.borrow_mut().insert((OstIndex(0), USER, 5), (5 * MIB, UNLIMITED));
+    for bytes in [10 * MIB, 0] {
+        *fs.osts.down.borrow_mut() = true;
+        set_default_bytes(&fs, bytes);
+        if die {
+            fs = fs.crash();
+        }
+        *fs.osts.down.borrow_mut() = false;
+        fs.pass(25);
+        for id in [5, EVERYBODY] {
+            let told = shares_at_osts(&fs, id);
+            assert!(told.iter().all(|share| (*share == UNLIMITED) == (bytes == 0)), "{bytes}, {id}: {told:?}");
+        }
+    }
+}
+
+#[test]
+fn osts_that_were_away_and_a_server_that_dies_know_the_default_that_was_answered() {
+    defaults_reach_who_was_away(false);
+    defaults_reach_who_was_away(true);
+}
+
+#[test]
+fn an_ost_that_does_not_hear_of_defaults_when_it_is_back_is_found() {
+    types::planted::plant(Some("default-unheard"));
+    let found = std::panic::catch_unwind(|| defaults_reach_who_was_away(true)).is_err();
+    types::planted::plant(None);
+    assert!(found);
+}
+
+#[test]
+fn limits_are_answered_when_the_slowest_ost_knows_them() {
+    let fs = Fs::new();
+    *fs.osts.late.borrow_mut() = Some((fs.world.rt(), types::Duration::from_millis(300)));
+    fs.osts.late_only.set(Some(OstIndex(1)));
+    fs.osts.taken.set(0);
+    set_default_bytes(&fs, 10 * MIB);
+    assert_eq!(fs.osts.taken.get(), 2, "both have answered");
 }

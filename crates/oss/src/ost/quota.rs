@@ -5,6 +5,9 @@
 //! whatever is left. So that this is little, answers to writes say of whom little is left (`tight`): those clients bring further
 //! writes at once and without grant, and each is looked at before its program is answered.
 //! The user that writes counts, too: root is not limited, as in Lustre.
+//!
+//! Where a kind has default limits, which the metadata server says by a share of [`EVERYBODY`], an id without a share has one of nothing: it asks
+//! with its first bytes. When the answer is that it has no limit, that is remembered until the metadata server says otherwise, or this OST ends.
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -15,7 +18,7 @@ use types::{Duration, Extent, FsError, Instant, MIB, ObjectId, Transno};
 use wire::Op;
 use wire::ost::{FileOwner, IoOwner, PunchRequest};
 use wire::quota::{
-    AskQuotaCallback, AskQuotaReply, OstQuotaReply, OstQuotaRequest, OstQuotaUsage, OwnRequest, UNLIMITED,
+    AskQuotaCallback, AskQuotaReply, EVERYBODY, OstQuotaReply, OstQuotaRequest, OstQuotaUsage, OwnRequest, UNLIMITED,
 };
 
 use super::{Ost, answer, answer_change, blocks_of};
@@ -37,11 +40,11 @@ const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// One limited id.
 #[derive(Default)]
 struct Limited {
-    /// Bytes that it may have here.
+    /// Bytes that it may have here; [`UNLIMITED`]: any, although its kind has a default.
     share: u64,
     /// Bytes of writes that were let in and that the store does not count yet.
     held: u64,
-    /// Grows with everything that is said of the share: an answer to a question of before counts no more.
+    /// Grows with everything that is said of the share: an answer to a question of before counts no more. 0: nobody has said anything yet.
     version: u64,
     /// The last question brought less than was wanted.
     short: bool,
@@ -50,29 +53,77 @@ struct Limited {
     asking: Option<Rc<Event>>,
 }
 
+/// A share that is on its way to the store.
+#[derive(Default)]
+struct Unkept {
+    /// The largest share that may be found there if everything ended now: bytes.
+    largest: u64,
+    /// Writes of it that were begun.
+    writes: u64,
+}
+
 /// What an OST knows of quotas besides what its store counts.
 #[derive(Default)]
 pub(crate) struct Quotas {
     limited: RefCell<BTreeMap<Charged, Limited>>,
+    /// Those whose shares the store may remember as they were before.
+    unkept: RefCell<BTreeMap<Charged, Unkept>>,
     told: Cell<u64>,
 }
 
 impl Quotas {
     /// With the shares that the store remembers.
     pub fn of_store(shares: Vec<(Charged, u64)>, boot: u64) -> Quotas {
-        let limited = |(who, share)| (who, Limited { share, ..Limited::default() });
+        let limited = |(who, share)| (who, Limited { share, version: 1, ..Limited::default() });
         let limited = shares.into_iter().map(limited).collect();
-        Quotas { limited: RefCell::new(limited), told: Cell::new(boot << 32) }
+        Quotas { limited: RefCell::new(limited), unkept: RefCell::default(), told: Cell::new(boot << 32) }
     }
     fn is_off(&self) -> bool {
         self.limited.borrow().is_empty()
     }
     /// One is not limited any more. Who waits for an answer looks again.
     fn unlimit(&self, who: Charged) {
-        let gone = self.limited.borrow_mut().remove(&who);
-        if let Some(asking) = gone.and_then(|l| l.asking) {
-            asking.notify();
+        let mut limited = self.limited.borrow_mut();
+        let mut gone = Vec::from_iter(limited.remove(&who));
+        if who.1 == EVERYBODY {
+            // Nothing has to be known any more of those that had no limit all the same, and of those of which the metadata server knows nothing.
+            let free = limited.extract_if((who.0, 0)..who, |_, l| l.share == UNLIMITED || l.version == 0);
+            gone.extend(free.map(|(_, l)| l));
+        } else if limited.contains_key(&(who.0, EVERYBODY)) {
+            let (held, version) = gone.first().map_or((0, 1), |l| (l.held, l.version + 1));
+            limited.insert(who, Limited { share: UNLIMITED, held, version, ..Limited::default() });
         }
+        drop(limited);
+        gone.into_iter().filter_map(|l| l.asking).for_each(|asking| asking.notify());
+    }
+    /// Whether one is limited here, by its own limits or by the default: then it has a place in the books from now on.
+    fn is_limited(&self, who: Charged) -> bool {
+        let mut limited = self.limited.borrow_mut();
+        let by_default = who.1 != 0 && limited.contains_key(&(who.0, EVERYBODY));
+        if by_default && who.1 != EVERYBODY {
+            limited.entry(who).or_default();
+        }
+        limited.contains_key(&who) && who.1 != EVERYBODY
+    }
+    /// The store begins to remember a share: until it has, the one of before counts on. The number of this write.
+    fn begins(&self, who: Charged, before: u64, now: Option<u64>) -> u64 {
+        let mut unkept = self.unkept.borrow_mut();
+        let u = unkept.entry(who).or_default();
+        u.largest = u.largest.max(before).max(now.unwrap_or(0));
+        u.writes += 1;
+        u.writes
+    }
+    /// The store has remembered what a write brought; if another one was begun since, that one's end is waited for.
+    fn ends(&self, who: Charged, write: u64) {
+        let mut unkept = self.unkept.borrow_mut();
+        if unkept.get(&who).is_some_and(|u| u.writes == write) {
+            unkept.remove(&who);
+        }
+    }
+    /// A share as it may be said: another OST is given what is missing from what was said, so what is given up counts until the store knows.
+    fn sayable(&self, who: Charged, share: u64) -> u64 {
+        let unkept = self.unkept.borrow();
+        unkept.get(&who).filter(|_| !types::planted!("share-said-early")).map_or(share, |u| share.max(u.largest))
     }
     fn next_told(&self) -> u64 {
         self.told.set(self.told.get() + 1);
@@ -144,8 +195,7 @@ impl Ost {
             return Ok(Vec::new());
         }
         let owner = rule.apply(self.store.attr(object).await?.owner);
-        let limited = self.quotas.limited.borrow();
-        Ok(owner.into_iter().flat_map(|o| o.charged()).filter(|who| limited.contains_key(who)).collect())
+        Ok(owner.into_iter().flat_map(|o| o.charged()).filter(|who| self.quotas.is_limited(*who)).collect())
     }
 
     /// Lets bytes in.
@@ -224,7 +274,8 @@ impl Ost {
             l.asked = self.rt.now();
             let used = self.store.usage(who) * BLOCK_BYTES + l.held;
             let told = self.quotas.next_told();
-            (AskQuotaCallback { kind: who.0, id: who.1, used, share: l.share, wanted: more, told }, l.version)
+            let share = self.quotas.sayable(who, l.share);
+            (AskQuotaCallback { kind: who.0, id: who.1, used, share, wanted: more, told }, l.version)
         };
         let _asking = Asking { ost: self, who };
         let server = self.creators.latest().and_then(|c| self.exports.borrow().get(&c).cloned())?;
@@ -232,25 +283,40 @@ impl Ost {
         let AskQuotaReply { share } = wire::decode(&body).ok()?;
         let mut limited = self.quotas.limited.borrow_mut();
         let Some(l) = limited.get_mut(&who).filter(|l| l.version == version) else { return Some(true) };
+        l.version += 1;
         l.short = share < ask.used.saturating_add(more);
-        l.share = share;
+        let before = std::mem::replace(&mut l.share, share);
         drop(limited);
         if share == UNLIMITED {
             self.quotas.unlimit(who);
         }
-        self.keep_share(who);
+        self.keep_share(who, before);
         Some(false)
     }
 
-    /// The store remembers a share as it is now, in the background: if a larger one is lost, it is asked for again.
-    fn keep_share(&self, who: Charged) {
+    /// The store remembers a share as it is when its turn comes, in the background: if a larger one is lost, it is asked for again.
+    fn keep_share(&self, who: Charged, before: u64) {
         let Some(me) = self.me.upgrade() else { return };
         self.rt.spawn(async move {
             let share = me.quotas.limited.borrow().get(&who).map(|l| l.share);
-            if let Err(e) = me.store.set_shares(vec![(who, share)]).await {
+            if let Err(e) = me.keep_shares(vec![(who, before, share)]).await {
                 tracing::debug!(target = me.identity.target(), "a share is not remembered: {e}");
             }
         });
+    }
+
+    /// The store remembers shares: of each what it was before, and what it is; `None`: not limited.
+    async fn keep_shares(&self, mut shares: Vec<(Charged, u64, Option<u64>)>) -> Result<(), FsError> {
+        // Who has no limit all the same is not remembered: it is asked for again.
+        for (_, before, now) in &mut shares {
+            *before = if *before == UNLIMITED { 0 } else { *before };
+            *now = now.filter(|share| *share != UNLIMITED);
+        }
+        let begins = |(who, before, now): &(Charged, u64, Option<u64>)| (*who, self.quotas.begins(*who, *before, *now));
+        let begun: Vec<_> = shares.iter().map(begins).collect();
+        self.store.set_shares(shares.into_iter().map(|(who, _, now)| (who, now)).collect()).await?;
+        begun.into_iter().for_each(|(who, write)| self.quotas.ends(who, write));
+        Ok(())
     }
 
     /// Of whom of an object's little is left (bits of [`wire::ost::WriteReply::tight`]). Asks for more ahead of need.
@@ -261,7 +327,7 @@ impl Ost {
         let mut bits = 0;
         for who in owner.into_iter().flat_map(|o| o.charged()) {
             let limited = self.quotas.limited.borrow();
-            let Some(l) = limited.get(&who) else { continue };
+            let Some(l) = limited.get(&who).filter(|_| who.1 != EVERYBODY) else { continue };
             let left = l.share.saturating_sub(self.used(who) + l.held);
             if left < TIGHT_BYTES && (l.short || left == 0) {
                 bits |= who.0.bit();
@@ -290,13 +356,14 @@ impl Ost {
     }
 
     async fn do_quota(&self, ask: &OstQuotaRequest) -> Result<OstQuotaReply, FsError> {
-        let mut kept = Vec::with_capacity(ask.set.len());
+        let mut shares = Vec::with_capacity(ask.set.len());
         for s in &ask.set {
             let who = (s.kind, s.id);
             let used = self.used(who);
+            let before = self.quotas.limited.borrow().get(&who).map_or(0, |l| l.share);
             if s.share == UNLIMITED {
                 self.quotas.unlimit(who);
-                kept.push((who, None));
+                shares.push((who, before, None));
                 continue;
             }
             let mut limited = self.quotas.limited.borrow_mut();
@@ -304,11 +371,11 @@ impl Ost {
             // What is being written finds its place.
             l.share = s.share.max(used + l.held);
             l.version += 1;
-            kept.push((who, Some(l.share)));
+            shares.push((who, before, Some(l.share)));
         }
         // Another OST may be given what this one gives up.
-        if !kept.is_empty() && !types::planted!("share-not-kept") {
-            self.store.set_shares(kept).await?;
+        if !shares.is_empty() && !types::planted!("share-not-kept") {
+            self.keep_shares(shares).await?;
         }
         if ask.owned {
             self.store.set_owned().await?;
@@ -329,7 +396,7 @@ impl Ost {
         let known = limited.get_mut(&who);
         let share = known.map_or(UNLIMITED, |l| {
             l.version += 1;
-            l.share
+            self.quotas.sayable(who, l.share)
         });
         OstQuotaUsage { kind: who.0, id: who.1, used: self.used(who), share }
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use frames::FramePool;
 use rt::{LocalFuture, Rt};
-use types::{ClientId, FsError, ObjectId, Origin, Transno, WallTime};
+use types::{ClientId, Duration, FsError, ObjectId, Origin, Transno, WallTime};
 use wire::Crc;
 
 use super::volatile::{Books, apply_attr, apply_size, ready};
@@ -61,6 +61,8 @@ pub struct MemoryStore {
     zeros: ZeroPages,
     state: RefCell<State>,
     closed: Cell<bool>,
+    rt: Rt,
+    shares_take: Cell<Duration>,
 }
 
 impl MemoryStore {
@@ -75,7 +77,14 @@ impl MemoryStore {
             zeros: ZeroPages::new(pool),
             state: RefCell::default(),
             closed: Cell::new(false),
+            rt: rt.clone(),
+            shares_take: Cell::new(Duration::ZERO),
         })
+    }
+
+    /// How long it takes from now on until a share is remembered: 0 at first.
+    pub fn set_time_of_shares(&self, time: Duration) {
+        self.shares_take.set(time);
     }
 
     fn check(&self) -> StoreResult<()> {
@@ -284,7 +293,13 @@ impl ObjectStore for MemoryStore {
                 None => all.remove(&who),
             };
         }
-        ready(self.check())
+        let (rt, takes, done) = (self.rt.clone(), self.shares_take.get(), self.check());
+        Box::pin(async move {
+            if !takes.is_zero() {
+                rt.sleep(takes).await;
+            }
+            done
+        })
     }
     fn objects(&self, after: ObjectId, count: usize) -> LocalFuture<StoreResult<Vec<ObjectInfo>>> {
         let list = self.state.borrow().books.list(after, count, |o| o.attr);

@@ -33,6 +33,7 @@ pub struct Node {
     pub oss: Oss,
     pub server: Rc<Server>,
     pub ost: Rc<Ost>,
+    pub store: Rc<MemoryStore>,
 }
 
 pub fn node(seed: u64, capacity: u64, config: OstConfig) -> Node {
@@ -49,8 +50,9 @@ pub fn node(seed: u64, capacity: u64, config: OstConfig) -> Node {
     server.listen(&nid()).unwrap();
     let oss = Oss::new(rt.clone(), server.clone(), &config).unwrap();
     let identity = StoreIdentity { cluster: 7, fsname: "stria".into(), ost: OstIndex(0), uuid: 9 };
-    let ost = oss.add(MemoryStore::new(&rt, identity, capacity), config).unwrap();
-    Node { world, oss, server, ost }
+    let store = MemoryStore::new(&rt, identity, capacity);
+    let ost = oss.add(store.clone(), config).unwrap();
+    Node { world, oss, server, ost, store }
 }
 
 /// A client that holds locks: it flushes nothing, cancels when called back (unless told not to), and answers glimpses.

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 use types::FsError;
 use wire::Op;
-use wire::quota::{QuotaBits, QuotaKind, QuotaReply, QuotaRequest, SetQuotaReply, SetQuotaRequest};
+use wire::quota::{EVERYBODY, QuotaBits, QuotaKind, QuotaReply, QuotaRequest, SetQuotaReply, SetQuotaRequest};
 
 use super::look::text_of;
 use super::shard::{Shard, refusal, refused};
@@ -18,9 +18,9 @@ fn whose(request: &Value) -> Option<(QuotaKind, u32)> {
 /// Why the metadata server tells this mount nothing.
 const NOT_HERE: &str = "this mount's credential has ids of its own or is for a part of the file system, and usage is counted for the whole: ask on another host";
 
-/// Whether only root and the daemon's user may ask this: what another user has. Groups and projects are nobody's own.
+/// Whether only root and the daemon's user may ask this: what another user has. Groups, projects and the default are nobody's own.
 pub(super) fn is_anothers(request: &Value, uid: u32) -> bool {
-    whose(request).is_none_or(|(kind, id)| kind == QuotaKind::User && id != uid)
+    whose(request).is_none_or(|(kind, id)| kind == QuotaKind::User && id != uid && id != EVERYBODY)
 }
 
 impl Shard {
@@ -56,6 +56,7 @@ impl Shard {
             "block_grace_s": reply.block_grace_s,
             "inode_grace_s": reply.inode_grace_s,
             "now_ns": reply.now.0,
+            "by_default": reply.by_default,
             "osts": osts,
         })
     }
@@ -64,6 +65,9 @@ impl Shard {
     pub(super) async fn set_quota(self: &Rc<Self>, request: &Value) -> Value {
         let Some((kind, id)) = whose(request) else { return refusal("name whose quota is meant", libc::EINVAL) };
         let mut question = SetQuotaRequest { kind, id, ..SetQuotaRequest::default() };
+        if request["to_default"] == json!(true) {
+            question.set |= QuotaBits::TO_DEFAULT;
+        }
         let limits = &mut question.limits;
         for (key, bit, field) in [
             ("block_soft", QuotaBits::BLOCK_SOFT, &mut limits.block_soft),

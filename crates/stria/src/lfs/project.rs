@@ -4,7 +4,9 @@
 //! gets it; so `-s` says nothing new.
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
+use std::io::Write;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -15,13 +17,14 @@ const USAGE: &str =
     "usage: project [-d | -r] PATH...               (list: of a directory what is in it, -d itself, -r all below)
        project -p ID [-s] [-r] PATH...         (set; -r with all that lies below)
        project -C [-r] PATH...                 (set to 0, none)
+       project -c [-p ID] [-d | -r] [-0] PATH... (what has another project than ID, or than the directory PATH; -0: names only, a NUL behind each)
   ID  1 to 4294967295
   what is made in a directory gets the directory's project (-s, which is always so)";
 
-const CHECKS: Absent = Absent {
-    letters: "ck0",
-    names: &["check", "keep"],
-    why: "checks of projects and keeping flags are not there: 'project -r' lists what is below",
+const KEEPS: Absent = Absent {
+    letters: "k",
+    names: &["keep"],
+    why: "what is made in a directory that has a project always gets it: there is no flag to clear while the project stays",
 };
 
 /// `project`.
@@ -31,7 +34,7 @@ const CHECKS: Absent = Absent {
 pub fn project(arguments: &[OsString]) -> Outcome {
     let verb = "project";
     let long = &[("help", 'h')];
-    let parsed = Grammar { verb, short: "hdrsCp:", long, absent: &[CHECKS] }.read(arguments)?;
+    let parsed = Grammar { verb, short: "hdrsCc0p:", long, absent: &[KEEPS] }.read(arguments)?;
     if parsed.has('h') {
         say!("{USAGE}");
         return Ok(());
@@ -51,6 +54,10 @@ pub fn project(arguments: &[OsString]) -> Outcome {
     if parsed.operands.is_empty() || parsed.has('C') && parsed.has('p') || parsed.has('s') && set.is_none() {
         return Err(Failure::usage(format!("{verb}: name a path, and with -s a project (-p)\n{USAGE}")));
     }
+    let checks = parsed.has('c');
+    if checks && (parsed.has('C') || parsed.has('s')) || parsed.has('0') && !checks {
+        return Err(Failure::usage(format!("{verb}: -c changes nothing: without -C and -s; -0 is for -c\n{USAGE}")));
+    }
     for path in parsed.operands.iter().map(Path::new) {
         let meta = std::fs::symlink_metadata(path).map_err(|e| Failure::io("looking at", path, &e))?;
         if !super::xattr::is_ours(&meta) {
@@ -58,6 +65,16 @@ pub fn project(arguments: &[OsString]) -> Outcome {
         }
         let lists_itself = parsed.has('d') || !meta.is_dir();
         match set {
+            _ if checks => {
+                let wanted = set.map_or_else(|| project_of(path).map(|(_, id)| id), Ok)?;
+                let mut each = |path: &Path| check(path, wanted, parsed.has('0'));
+                if lists_itself {
+                    each(path)?;
+                } else {
+                    walk(path, meta.dev(), false, &mut each)?;
+                    below(path, meta.dev(), parsed.has('r'), &mut each)?;
+                }
+            }
             Some(id) => walk(path, meta.dev(), parsed.has('r'), &mut |path| change(path, id))?,
             None if lists_itself => show(path)?,
             None => below(path, meta.dev(), parsed.has('r'), &mut |path| show(path))?,
@@ -102,11 +119,31 @@ fn change(path: &Path, id: u32) -> Outcome {
     call(path, mount::project::SET, &mut mount::project::argument(0, id), "setting the project of")
 }
 
-fn show(path: &Path) -> Outcome {
+/// The flags and the project of a file or directory.
+fn project_of(path: &Path) -> Result<(u32, u32), Failure> {
     let mut bytes = mount::project::argument(0, 0);
     call(path, mount::project::GET, &mut bytes, "asking for the project of")?;
-    let (flags, id) = mount::project::read(&bytes).unwrap_or_default();
+    Ok(mount::project::read(&bytes).unwrap_or_default())
+}
+
+fn show(path: &Path) -> Outcome {
+    let (flags, id) = project_of(path)?;
     say!("{id:>5} {} {}", if flags != 0 { 'P' } else { '-' }, path.display());
+    Ok(())
+}
+
+/// Names a path that has another project; `bare`: with a NUL behind, and nothing else.
+fn check(path: &Path, wanted: u32, bare: bool) -> Outcome {
+    let (_, id) = project_of(path)?;
+    if id == wanted {
+        return Ok(());
+    }
+    if bare {
+        let mut out = std::io::stdout().lock();
+        let name = [path.as_os_str().as_bytes(), b"\0"].concat();
+        return out.write_all(&name).map_err(|e| Failure::io("writing", Path::new("standard output"), &e));
+    }
+    say!("{} - project identifier is not set (inode={id}, tree={wanted})", path.display());
     Ok(())
 }
 
@@ -123,7 +160,9 @@ mod tests {
             (&["-p", "4294967296", "/"], "'4294967296' is no project"),
             (&["-p", "1"], "name a path"),
             (&["-s", "/"], "with -s a project"),
-            (&["-c", "/"], "checks of projects"),
+            (&["-C", "-k", "/"], "no flag to clear"),
+            (&["-c", "-C", "/"], "-c changes nothing"),
+            (&["-p", "1", "-0", "/"], "-0 is for -c"),
             (&["/"], "not on a Stria mount"),
             (&["-p", "1", "/no such file"], "/no such file"),
         ] {

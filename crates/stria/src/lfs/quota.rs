@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 use types::{format_size, parse_size};
-use wire::quota::{QuotaKind, UNLIMITED};
+use wire::quota::{EVERYBODY, QuotaKind, QuotaParts, UNLIMITED};
 
 use super::find::show::{group, id, user};
 use super::getopt::{Absent, Grammar, Parsed};
@@ -17,21 +17,30 @@ use crate::failure::{Failure, Outcome};
 
 const USAGE: &str =
     "usage: quota [-q] [-h] [-v] [-u USER | -g GROUP | -p PROJECT] PATH    (without -u, -g, -p: of who asks)
+       quota -U | -G | -P PATH                                        (default limits)
        quota -t -u | -g | -p PATH                                     (times of grace)
        setquota -u USER | -g GROUP | -p PROJECT [-b N] [-B N] [-i N] [-I N] PATH
+       setquota -U | -G | -P [-b N] [-B N] [-i N] [-I N] PATH         (default limits)
+       setquota -u USER | -g GROUP | -p PROJECT -d PATH               (back to the default)
        setquota -t -u | -g | -p [-b TIME] [-i TIME] PATH
   PATH    a path on a mount of the file system
   USER, GROUP  names or numbers; PROJECT  a number
   -q  without a heading   -h  sizes with suffixes   -v  each target, too
   -b, -B  soft and hard limit of space: a number of KiB, or with a suffix k M G T P E (base 2); 0: none
   -i, -I  soft and hard limit of inodes: a number, or with a suffix; 0: none
+  -U, -G, -P  all users, groups or projects that have no limits of their own; 0 with -b, -B, -i, -I: no default
+  -d  no limits of its own any more: the default holds
   TIME    seconds, or a number with w, d, h, m, s, or several of them: 1w2d";
 
-const DEFAULTS: Absent = Absent {
-    letters: "UGPaDrR",
-    names: &["default-usr", "default-grp", "default-prj", "default", "pool", "all", "delete", "reset"],
-    why: "default quotas, quotas of pools and lists of all quotas are not there: name a user, a group or a project",
+const ABSENT: Absent = Absent {
+    letters: "aDrR",
+    names: &["pool", "all", "delete", "reset"],
+    why: "quotas of pools and lists of all quotas are not there: name a user, a group or a project",
 };
+
+/// What a metadata server did not do.
+const OLD_SERVER: &str =
+    "the metadata server is of before there were default quotas, and has set nothing: stop it and start a newer one";
 
 /// Bytes at most: what a signed number of 64 bits holds.
 const BYTES_MAX: u64 = i64::MAX as u64;
@@ -57,6 +66,17 @@ fn kind_of(letter: char) -> Option<QuotaKind> {
     }
 }
 
+/// The kind of the letter of a default.
+fn default_kind_of(letter: char) -> Option<QuotaKind> {
+    kind_of(letter.to_ascii_lowercase()).filter(|_| letter.is_ascii_uppercase())
+}
+
+/// Whom an option names: one, or all that have no limits of their own.
+fn named(verb: &str, letter: char, value: Option<&str>) -> Option<Result<Whose, Failure>> {
+    let default = default_kind_of(letter).map(|kind| Ok(Whose { kind, id: EVERYBODY }));
+    default.or_else(|| kind_of(letter).zip(value).map(|(kind, text)| whose(verb, kind, text)))
+}
+
 fn whose(verb: &str, kind: QuotaKind, text: &str) -> Result<Whose, Failure> {
     let found = match kind {
         QuotaKind::User => id(text, "passwd"),
@@ -64,6 +84,12 @@ fn whose(verb: &str, kind: QuotaKind, text: &str) -> Result<Whose, Failure> {
         QuotaKind::Project => text.parse().map_err(|_| "write its number, 1 to 4294967295".into()),
     };
     let id = found.map_err(|why| Failure::usage(format!("{verb}: {} '{text}': {why}", kind.name())))?;
+    if id == EVERYBODY {
+        let (kind, letter) = (kind.name(), kind.name().as_bytes()[0].to_ascii_uppercase() as char);
+        return Err(Failure::usage(format!(
+            "{verb}: {kind} '{text}' is nobody: write a number to 4294967294, or -{letter} for the default of all {kind}s"
+        )));
+    }
     if kind == QuotaKind::Project && id == 0 {
         return Err(Failure::usage(format!(
             "{verb}: project '0' is that of files without a project: write another number"
@@ -100,10 +126,19 @@ fn kind_alone(verb: &str, parsed: &Parsed) -> Result<QuotaKind, Failure> {
 /// What is wrong with the arguments, or why the metadata server refuses.
 pub fn quota(arguments: &[OsString]) -> Outcome {
     let verb = "quota";
-    let long = &[("help", 'H'), ("verbose", 'v'), ("quiet", 'q'), ("human-readable", 'h'), ("grace", 't')];
+    let long = &[
+        ("help", 'H'),
+        ("verbose", 'v'),
+        ("quiet", 'q'),
+        ("human-readable", 'h'),
+        ("grace", 't'),
+        ("default-usr", 'U'),
+        ("default-grp", 'G'),
+        ("default-prj", 'P'),
+    ];
     let of_kinds = arguments.iter().any(is_grace);
-    let short = if of_kinds { "qhvtugp" } else { "qhvtu:g:p:" };
-    let parsed = Grammar { verb, short, long, absent: &[DEFAULTS] }.read(arguments)?;
+    let short = if of_kinds { "qhvtugp" } else { "qhvtu:g:p:UGP" };
+    let parsed = Grammar { verb, short, long, absent: &[ABSENT] }.read(arguments)?;
     if parsed.has('H') {
         say!("{USAGE}");
         return Ok(());
@@ -115,9 +150,7 @@ pub fn quota(arguments: &[OsString]) -> Outcome {
     let (connection, mount) = super::connection_at(path)?;
     let mut all = Vec::new();
     for (letter, value) in &parsed.options {
-        if let (Some(kind), Some(text)) = (kind_of(*letter), value) {
-            all.push(whose(verb, kind, text)?);
-        }
+        all.extend(named(verb, *letter, value.as_deref()).transpose()?);
     }
     if all.is_empty() {
         // SAFETY: plain system calls without arguments.
@@ -164,7 +197,7 @@ impl Form {
     fn bytes(&self, bytes: u64) -> String {
         if self.human { format_size(bytes) } else { bytes.div_ceil(1024).to_string() }
     }
-    fn row(&self, out: &mut String, name: &str, columns: &[String; 8]) {
+    fn row(&self, out: &mut String, name: &str, columns: &[String]) {
         // A long name has a line of its own.
         if name.len() > 15 {
             let _ = write!(out, "{name}\n{:15}", "");
@@ -180,6 +213,10 @@ impl Form {
     fn table(&self, of: Whose, mount: &Path, answer: &Value) -> String {
         let number = |key: &str| answer[key].as_u64().unwrap_or(0);
         let mut out = String::new();
+        if of.id == EVERYBODY {
+            self.defaults(&mut out, of.kind, mount, answer);
+            return out;
+        }
         if self.heading {
             let (word, name) = match of.kind {
                 QuotaKind::User => ("usr", format!("{} (uid {})", user(of.id), of.id)),
@@ -208,6 +245,16 @@ impl Form {
         if self.targets {
             self.each_target(&mut out, answer, osts);
         }
+        let by_default =
+            |part: u32, limits: u64| self.heading && limits > 0 && number("by_default") & u64::from(part) != 0;
+        for (part, limits, what) in
+            [(QuotaParts::BLOCKS, soft | hard, "block"), (QuotaParts::INODES, isoft | ihard, "file")]
+        {
+            if by_default(part, limits) {
+                let letter = of.kind.name().as_bytes()[0] as char;
+                let _ = writeln!(out, "{letter}id {} is using default {what} quota setting", of.id);
+            }
+        }
         for o in osts.iter().filter(|o| o["away"] == true) {
             let _ =
                 writeln!(out, "{} does not answer: what it said last is counted", o["target"].as_str().unwrap_or("?"));
@@ -218,6 +265,30 @@ impl Form {
                 writeln!(out, "{name} does not know yet whose all its objects are: some bytes count for nobody so far");
         }
         out
+    }
+
+    /// The limits of all of a kind that have none of their own.
+    fn defaults(&self, out: &mut String, kind: QuotaKind, mount: &Path, answer: &Value) {
+        let number = |key: &str| answer[key].as_u64().unwrap_or(0);
+        if self.heading {
+            let word = match kind {
+                QuotaKind::User => "usr",
+                QuotaKind::Group => "grp",
+                QuotaKind::Project => "prj",
+            };
+            let _ = writeln!(out, "Disk default {word} quota:");
+            let heads = ["bquota", "blimit", "bgrace", "iquota", "ilimit", "igrace"];
+            self.row(out, "Filesystem", &heads.map(String::from));
+        }
+        let columns = [
+            self.bytes(number("block_soft")),
+            self.bytes(number("block_hard")),
+            time_text(number("block_grace_s")),
+            number("inode_soft").to_string(),
+            number("inode_hard").to_string(),
+            time_text(number("inode_grace_s")),
+        ];
+        self.row(out, &mount.display().to_string(), &columns);
     }
 
     fn each_target(&self, out: &mut String, answer: &Value, osts: &[Value]) {
@@ -318,10 +389,14 @@ pub fn setquota(arguments: &[OsString]) -> Outcome {
         ("block-grace", 'b'),
         ("inode-grace", 'i'),
         ("grace", 't'),
+        ("default-usr", 'U'),
+        ("default-grp", 'G'),
+        ("default-prj", 'P'),
+        ("default", 'd'),
     ];
     let of_kinds = arguments.iter().any(is_grace);
-    let short = if of_kinds { "htugpb:i:" } else { "htu:g:p:b:B:i:I:" };
-    let parsed = Grammar { verb, short, long, absent: &[DEFAULTS] }.read(arguments)?;
+    let short = if of_kinds { "htugpb:i:" } else { "htu:g:p:UGPb:B:i:I:d" };
+    let parsed = Grammar { verb, short, long, absent: &[ABSENT] }.read(arguments)?;
     if parsed.has('h') || parsed.has('H') {
         say!("{USAGE}");
         return Ok(());
@@ -330,7 +405,7 @@ pub fn setquota(arguments: &[OsString]) -> Outcome {
     if parsed.has('t') {
         return set_grace(verb, &parsed, path);
     }
-    let mut named = Vec::new();
+    let mut all = Vec::new();
     let mut set = Map::new();
     for (letter, value) in &parsed.options {
         let text = value.as_deref().unwrap_or_default();
@@ -340,19 +415,30 @@ pub fn setquota(arguments: &[OsString]) -> Outcome {
             'B' => drop(set.insert("block_hard".into(), parse_bytes(text).map_err(wrong)?.into())),
             'i' => drop(set.insert("inode_soft".into(), parse_inodes(text).map_err(wrong)?.into())),
             'I' => drop(set.insert("inode_hard".into(), parse_inodes(text).map_err(wrong)?.into())),
-            letter => named.extend(kind_of(*letter).map(|kind| whose(verb, kind, text))),
+            letter => all.extend(named(verb, *letter, Some(text))),
         }
     }
-    let of = match named.len() {
-        1 => named.remove(0)?,
-        _ => return Err(usage(verb, "name one user (-u), group (-g) or project (-p)")),
+    let of = match all.len() {
+        1 => all.remove(0)?,
+        _ => return Err(usage(verb, "name one user (-u), group (-g) or project (-p), or one default (-U, -G, -P)")),
     };
-    if set.is_empty() {
-        return Err(usage(verb, "say which limits are to be: -b, -B, -i, -I"));
+    let to_default = parsed.has('d');
+    match (to_default, set.is_empty()) {
+        (true, _) if of.id == EVERYBODY => {
+            return Err(usage(verb, "-d puts one user (-u), group (-g) or project (-p) back to the default: name it"));
+        }
+        (true, false) => return Err(usage(verb, "with -d the default's limits hold: leave out -b, -B, -i, -I")),
+        (false, true) => return Err(usage(verb, "say which limits are to be: -b, -B, -i, -I, or -d: the default's")),
+        _ => {}
     }
     let (connection, _) = super::connection_at(path)?;
-    ask(verb, connection, &json!({"do": "set_quota", "kind": of.kind as u8, "id": of.id, "set": set}))?;
-    let now = ask(verb, connection, &json!({"do": "quota", "kind": of.kind as u8, "id": of.id}))?;
+    let (kind, id) = (of.kind as u8, of.id);
+    let question = json!({"do": "set_quota", "kind": kind, "id": id, "set": set, "to_default": to_default});
+    ask(verb, connection, &question)?;
+    let now = ask(verb, connection, &json!({"do": "quota", "kind": kind, "id": id}))?;
+    if (to_default || id == EVERYBODY) && now["by_default"] != json!(QuotaParts::ALL) {
+        return Err(Failure::with_errno(format!("{verb}: {OLD_SERVER}"), libc::ENOTSUP));
+    }
     tell_if_above(of, &now);
     Ok(())
 }
@@ -429,7 +515,17 @@ mod tests {
             (&["-u", "0", "-b", "-1", "/m"], "'-1' is no limit of space"),
             (&["-u", "0", "-B", "9E", "/m"], "'9E' is too much"),
             (&["-u", "0", "-I", "1z", "/m"], "'1z' is no limit of inodes"),
-            (&["-U", "-b", "1", "/m"], "default quotas"),
+            (
+                &["-u", "4294967295", "-b", "1", "/m"],
+                "user '4294967295' is nobody: write a number to 4294967294, or -U",
+            ),
+            (&["-U", "-u", "0", "-b", "1", "/m"], "name one user"),
+            (&["-U", "/m"], "which limits"),
+            (&["-U", "-B", "9E", "/m"], "'9E' is too much"),
+            (&["-G", "-d", "/m"], "name it"),
+            (&["-u", "0", "-d", "-b", "1", "/m"], "leave out -b"),
+            (&["-u", "0", "-d", "/"], "not on a Stria mount"),
+            (&["--pool", "x", "-u", "0", "-b", "1", "/m"], "quotas of pools"),
             (&["-t", "-b", "1w", "/m"], "one of -u, -g, -p"),
             (&["-t", "-u", "-b", "1y", "/m"], "'1y' is no time"),
             (&["-u", "0", "-b", "1", "/", "/m"], "'/m' is one path too many"),
@@ -462,5 +558,33 @@ mod tests {
         assert_eq!(lines[3].join(" "), "fs-MDT0000_UUID - - - - 10 - - -", "{table}");
         assert_eq!(lines[4].join(" "), "fs-OST0000_UUID 1024 - 1024 - - - - -", "{table}");
         assert!(table.contains("fs-OST0001 does not answer") && table.contains("does not know yet"), "{table}");
+    }
+
+    #[test]
+    fn limits_that_are_the_defaults_are_said_to_be_and_the_default_has_a_table_of_its_own() {
+        let mut answer = json!({
+            "block_soft": 0, "block_hard": 2 << 20, "inode_soft": 0, "inode_hard": 10, "inodes": 3, "by_default": 2,
+            "block_grace_s": 604_800, "inode_grace_s": 60, "osts": [],
+        });
+        let form = Form { human: false, heading: true, targets: true };
+        let said = |form: &Form, id: u32, answer: &Value| {
+            form.table(Whose { kind: QuotaKind::Group, id }, Path::new("/m"), answer)
+        };
+        let table = said(&form, 7, &answer);
+        assert!(
+            table.contains("gid 7 is using default file quota setting") && !table.contains("block quota"),
+            "{table}"
+        );
+        answer["by_default"] = json!(3);
+        let lines: Vec<String> = said(&form, 7, &answer).lines().skip(4).map(String::from).collect();
+        let wanted = ["gid 7 is using default block quota setting", "gid 7 is using default file quota setting"];
+        assert_eq!(lines, wanted);
+        let quiet = Form { heading: false, ..form };
+        assert_eq!(said(&quiet, 7, &answer).lines().count(), 2, "the row of the mount and that of the target");
+        let table = said(&Form { heading: true, ..quiet }, EVERYBODY, &answer);
+        let lines: Vec<Vec<&str>> = table.lines().map(|l| l.split_whitespace().collect()).collect();
+        assert_eq!(lines[0].join(" "), "Disk default grp quota:");
+        assert_eq!(lines[1].join(" "), "Filesystem bquota blimit bgrace iquota ilimit igrace");
+        assert_eq!(lines[2].join(" "), "/m 0 2048 1w 0 10 1m");
     }
 }
