@@ -120,6 +120,8 @@ pub struct ConfigService {
     pub(crate) map: RefCell<ClusterMap>,
     /// Targets that nobody serves for now: shown as deactivated, and not stored.
     away: RefCell<BTreeSet<OstIndex>>,
+    /// Closed targets of which it is being looked whether they may leave.
+    pub(crate) leaving: RefCell<BTreeSet<OstIndex>>,
 }
 
 impl ConfigService {
@@ -132,6 +134,7 @@ impl ConfigService {
             mdt_nid: mdt_nid.into(),
             map: RefCell::new(map),
             away: RefCell::default(),
+            leaving: RefCell::default(),
         }
     }
     /// The map as it is to be stored.

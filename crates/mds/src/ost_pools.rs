@@ -41,6 +41,8 @@ pub enum MapError {
     SameStore(OstIndex),
     /// Its server has a session, and its store has not failed.
     Serves(OstIndex),
+    /// Somebody opened it while files were looked for that have objects there.
+    Opened(OstIndex),
     /// Files have objects there.
     HasFiles {
         /// The OST.
@@ -80,6 +82,9 @@ impl fmt::Display for MapError {
                 "OST {n} is served, and its store has not failed: a store that is in use is not replaced. Stop its server first; 'stria ost drain {n}' empties an OST whose disk is still good",
                 n = o.0
             ),
+            MapError::Opened(o) => {
+                write!(f, "OST {n} was opened again amid its removal: 'stria ost drain {n}' empties it", n = o.0)
+            }
             MapError::HasFiles { ost, files, first } => write!(
                 f,
                 "{files} files have objects on OST {n}, {first} for one: 'stria ost drain {n}' moves them, 'stria ost files {n}' lists them",
@@ -101,7 +106,7 @@ impl MapError {
             MapError::NoPool(_) | MapError::NoOst(_) | MapError::NoMembers(..) => FsError::NotFound,
             MapError::TooManyPools => FsError::NoSpace,
             MapError::NotEmpty(..) | MapError::HasFiles { .. } => FsError::NotEmpty,
-            MapError::LastOst(_) | MapError::Serves(_) => FsError::Busy,
+            MapError::LastOst(_) | MapError::Serves(_) | MapError::Opened(_) => FsError::Busy,
         }
     }
 }
@@ -222,9 +227,18 @@ impl ConfigService {
             map.closed.sort_unstable();
         } else {
             map.closed.retain(|o| *o != ost);
+            self.leaving.borrow_mut().remove(&ost);
         }
         map.epoch += 1;
         true
+    }
+    /// It is looked whether a closed OST may leave, from now on.
+    pub(crate) fn begin_leaving(&self, ost: OstIndex) {
+        self.leaving.borrow_mut().insert(ost);
+    }
+    /// That look has ended; whether the OST was closed all the time.
+    pub(crate) fn end_leaving(&self, ost: OstIndex) -> bool {
+        self.leaving.borrow_mut().remove(&ost)
     }
     /// Whether an OST could leave as far as the map goes.
     ///

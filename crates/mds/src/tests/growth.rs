@@ -7,6 +7,7 @@ use wire::connect::{
 };
 
 use super::harness::{Fs, entry};
+use crate::mds::Caller;
 
 const ROOT: Fid = Fid::ROOT;
 
@@ -169,4 +170,46 @@ fn a_new_store_takes_the_place_of_a_lost_one_while_the_server_runs_and_gets_obje
     let destroyed = fs.osts.destroyed.borrow();
     let of_before = |o: &&types::ObjectId| o.0.seq == types::ObjectId::seq_of(OstIndex(1)) && o.0.oid <= through;
     assert_eq!(destroyed.iter().find(of_before), None, "what was lost is not destroyed");
+}
+
+/// Answers to requests that are made at the same time.
+fn at_once(fs: &Fs, op: Op, bodies: &[Vec<u8>]) -> Vec<MapChangeReply> {
+    let caller = Caller { client: fs.client, replay: None, basis: 0, slot: None };
+    let all = bodies.iter().map(|body| fs.mds.serve(caller, op, body)).collect();
+    let all = fs.world.run(rt::sync::join_all(all));
+    all.into_iter().map(|o| wire::decode(&o.unwrap().body).unwrap()).collect()
+}
+
+#[test]
+fn an_ost_that_registers_twice_at_the_same_time_is_not_answered_before_its_place_is_on_stable_storage() {
+    let fs = Fs::new();
+    let caller = Caller { client: fs.client, replay: None, basis: 0, slot: None };
+    let q = wire::encode(&RegisterRequest { entry: entry(2), cluster: 77 });
+    let twice = rt::sync::race(fs.mds.serve(caller, Op::Register, &q), fs.mds.serve(caller, Op::Register, &q));
+    let (Ok(first) | Err(first)) = fs.world.run(twice);
+    first.unwrap();
+    let fs = fs.crash();
+    assert!(fs.mds.map.has_ost(OstIndex(2)), "it does not ask again");
+}
+
+#[test]
+fn an_ost_that_is_opened_while_its_files_are_looked_for_stays() {
+    let fs = Fs::new();
+    change(&fs, 1, MapChange::Close, "", &[1]).unwrap();
+    let ask = |id, what| MapChangeRequest { id, what, osts: vec![OstIndex(1)], ..MapChangeRequest::default() };
+    let both = [ask(2, MapChange::RemoveOst), ask(3, MapChange::Open)].map(|q| wire::encode(&q));
+    let answers = at_once(&fs, Op::MapChange, &both);
+    let told: Vec<i32> = answers.iter().map(|r| i32::from(r.errno)).collect();
+    assert_eq!(told, [FsError::Busy.errno(), 0]);
+    assert!(fs.mds.map.has_ost(OstIndex(1)) && !fs.mds.map.is_closed(OstIndex(1)));
+    change(&fs, 4, MapChange::RemoveOst, "", &[1]).unwrap();
+}
+
+#[test]
+fn a_removal_that_is_asked_for_twice_at_the_same_time_is_answered_alike() {
+    let fs = Fs::new();
+    let (what, osts) = (MapChange::RemoveOst, vec![OstIndex(1)]);
+    let q = wire::encode(&MapChangeRequest { id: 5, what, osts, ..MapChangeRequest::default() });
+    let answers = at_once(&fs, Op::MapChange, &[q.clone(), q]);
+    assert!(answers.iter().all(|r| r.errno == 0), "{answers:?}");
 }
