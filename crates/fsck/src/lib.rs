@@ -6,7 +6,7 @@
 //! object with data that no file owns, a block that does not match its checksum, a store of the cluster that is not in its
 //! place. What is checked how, and what is left out, stands in `docs/internals/integrity.md`.
 //! Objects that the next start removes (a crash came before the creates that they were made for were committed) are said and
-//! are no fault.
+//! are no fault, and so are objects that files without a name miss (a migration's old ones).
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
@@ -282,6 +282,7 @@ async fn check_all(stores: &impl Stores, data: bool) -> Result<Checked, FsckErro
     for index in stores.osts() {
         check_ost(stores, index, data, &mut faults, &mut found).await?;
     }
+    note_nameless(stores, &mut found);
     for object in &found.objects.missing {
         let lost = found.lost_through.get(&object.0.seq).is_some_and(|last| object.0.oid <= *last);
         let why = if lost { "is lost with the store that its OST had before" } else { "is on no OST" };
@@ -294,6 +295,17 @@ async fn check_all(stores: &impl Stores, data: bool) -> Result<Checked, FsckErro
     stores.say(&format!("{} fault(s)", faults.count));
     found.faults = faults.count;
     Ok(found)
+}
+
+/// Missing objects of files without names are no faults: their number is said.
+fn note_nameless(stores: &impl Stores, found: &mut Checked) {
+    let Checked { report: Some(report), objects: Objects { missing, .. }, .. } = found else { return };
+    let before = missing.len();
+    missing.retain(|object| !report.is_nameless(*object));
+    let gone = before - missing.len();
+    if gone > 0 {
+        stores.say(&format!("{gone} object(s) of files without a name are gone already; recovery removes these files"));
+    }
 }
 
 /// Objects of an OST that cannot be read are not looked for; their number is said.

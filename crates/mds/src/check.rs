@@ -294,6 +294,13 @@ impl Report {
         ours && self.parts.precreates.get(&ost).is_some_and(|row| row.is_left_over(object.0.oid))
     }
 
+    /// Whether an object is one of a file without a name, which goes with its last opener: an exchange of layouts gives a nameless file the
+    /// old objects, and OSTs remove those as soon as it is decided.
+    #[must_use]
+    pub fn is_nameless(&self, object: ObjectId) -> bool {
+        self.objects.get(&object).is_some_and(|fid| self.parts.orphans.contains(fid))
+    }
+
     /// Whether OSTs were told of every new owner of a file.
     #[must_use]
     pub fn owners_told(&self) -> bool {

@@ -104,8 +104,8 @@ impl Superblock {
     /// Reads the record.
     ///
     /// # Errors
-    /// When the bytes are not one that this program knows. The version is judged before the checksum, so that a
-    /// newer format is called by its name.
+    /// When the bytes are not one that this program knows. A newer format is called by its name, whatever it is checked by; but not where
+    /// only the version's own bytes keep a record of this format from matching its checksum.
     pub fn from_bytes(b: &[u8]) -> Result<Superblock, FormatError> {
         if b.len() < SUPERBLOCK_BYTES {
             return Err(FormatError::Length(b.len()));
@@ -113,11 +113,14 @@ impl Superblock {
         if u64_at(b, 0) != MAGIC {
             return Err(FormatError::Magic(u64_at(b, 0)));
         }
-        if u32_at(b, 8) != FORMAT_VERSION {
-            return Err(FormatError::Version(u32_at(b, 8)));
-        }
-        if crc32c(&b[..SUPERBLOCK_BYTES - 4]) != u32_at(b, SUPERBLOCK_BYTES - 4) {
-            return Err(FormatError::Checksum);
+        let version = u32_at(b, 8);
+        let mut ours = [0; SUPERBLOCK_BYTES - 4];
+        ours.copy_from_slice(&b[..SUPERBLOCK_BYTES - 4]);
+        put(&mut ours, 8, &FORMAT_VERSION.to_le_bytes());
+        match (version == FORMAT_VERSION, crc32c(&ours) == u32_at(b, SUPERBLOCK_BYTES - 4)) {
+            (true, true) => {}
+            (false, false) => return Err(FormatError::Version(version)),
+            _ => return Err(FormatError::Checksum),
         }
         let len = usize::from(b[42]);
         let name = b.get(48..48 + len).filter(|_| (1..=16).contains(&len)).ok_or(FormatError::Field("fsname"))?;
@@ -401,7 +404,11 @@ mod tests {
     fn a_newer_version_is_called_by_its_name() {
         let identity = StoreIdentity { cluster: 0x1122, fsname: "stria".into(), ost: OstIndex(3), uuid: 0x99AA };
         let mut newer = Superblock { identity, capacity_bytes: 1 << 30, lost_through: 0 }.to_bytes();
+        newer[8] ^= 4;
+        assert_eq!(Superblock::from_bytes(&newer), Err(FormatError::Checksum), "a flipped bit is no newer format");
         newer[8] = 2;
+        let crc = crc32c(&newer[..SUPERBLOCK_BYTES - 4]);
+        put(&mut newer, SUPERBLOCK_BYTES - 4, &crc.to_le_bytes());
         assert_eq!(Superblock::from_bytes(&newer), Err(FormatError::Version(2)));
     }
 

@@ -299,7 +299,12 @@ fn a_store_of_another_cluster_a_newer_format_or_none_is_refused_with_the_reason(
         let other = FileStore::open(start.clone(), dir, Some(8), small(), None).await.err().unwrap();
         assert!(matches!(other, OpenError::OtherCluster { found: 7, wanted: 8, .. }));
     });
-    world.damage(&Path::new(DIR).join("data"), |bytes| bytes[8] = 99);
+    world.damage(&Path::new(DIR).join("data"), |bytes| {
+        bytes[8] = 99;
+        let end = store_file::format::SUPERBLOCK_BYTES - 4;
+        let crc = wire::crc32c(&bytes[..end]);
+        bytes[end..end + 4].copy_from_slice(&crc.to_le_bytes());
+    });
     world.run(async move {
         let newer = FileStore::open(rt.clone(), Path::new(DIR), None, small(), None).await.err().unwrap();
         assert!(matches!(newer, OpenError::NewerFormat { found: 99, known: 1, .. }), "{newer}");
