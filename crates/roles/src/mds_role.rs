@@ -1,23 +1,31 @@
 //! A metadata server: its target, which is started again when its store failed and the medium is well again, behind a listener
 //! that stays.
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 
 use mds::kv::KvError;
 use mds::{Mds, MdsConfig, MetaKv};
 use ptlrpc::{ClusterKey, Server};
+use rt::sync::Event;
 use rt::{Group, LocalFuture, Nid, Rt};
 use types::{ClientId, Duration, FsError};
 
 use crate::reopen::{Failure, Seat, keep};
 use crate::{RoleError, server_config};
 
+/// That another server has taken a store over, and why that is known.
+#[derive(Default)]
+struct Replaced {
+    why: RefCell<Option<String>>,
+    said: Event,
+}
+
 /// A running metadata server.
 pub struct MdsRole {
     target: String,
     current: Rc<RefCell<Option<Rc<Mds>>>>,
-    fenced: Rc<Cell<bool>>,
+    replaced: Rc<Replaced>,
     /// Its listener and sessions.
     pub server: Rc<Server>,
     /// Where clients reach it.
@@ -33,9 +41,20 @@ impl MdsRole {
     /// Why it is not ready to serve, if it is not.
     #[must_use]
     pub fn not_ready(&self) -> Option<String> {
-        match self.mds() {
-            Some(mds) => mds.not_ready(),
-            None => Some(format!("{}: its store failed and is being opened again", self.target)),
+        match (self.mds(), &*self.replaced.why.borrow()) {
+            (Some(mds), _) => mds.not_ready(),
+            (None, Some(why)) => Some(format!("{}: {why}", self.target)),
+            (None, None) => Some(format!("{}: its store failed and is being opened again", self.target)),
+        }
+    }
+    /// Waits until another server has taken its store over; says how that is known. It answers nothing any more then: a server that is
+    /// started anew waits for its turn.
+    pub async fn replaced(&self) -> String {
+        loop {
+            if let Some(why) = &*self.replaced.why.borrow() {
+                return why.clone();
+            }
+            self.replaced.said.wait().await;
         }
     }
     /// Stops answering and background work; what is not committed yet is committed first.
@@ -46,7 +65,7 @@ impl MdsRole {
         self.server.stop();
         match self.mds() {
             Some(mds) => mds.stop().await,
-            None if self.fenced.get() => Ok(()),
+            None if self.replaced.why.borrow().is_some() => Ok(()),
             None => Err(FsError::Io),
         }
     }
@@ -77,8 +96,7 @@ pub enum MdtStore {
 struct Start {
     server: Weak<Server>,
     current: Rc<RefCell<Option<Rc<Mds>>>>,
-    /// Another server had taken the last store over.
-    fenced: Rc<Cell<bool>>,
+    replaced: Rc<Replaced>,
     config: MdsConfig,
 }
 
@@ -101,7 +119,6 @@ impl Start {
             })
         }));
         mds.note_reopened(times);
-        self.fenced.set(false);
         server.add_in(&rt, mds.clone());
         *self.current.borrow_mut() = Some(mds);
         Ok(name)
@@ -131,10 +148,7 @@ impl Seat for MdtSeat {
         match self.mds()?.store().failure()? {
             KvError::Conflict { .. } => None,
             KvError::Corrupt { .. } => Some(Failure::Damage),
-            KvError::Fenced(why) => {
-                self.start.fenced.set(true);
-                Some(Failure::Medium(why))
-            }
+            KvError::Fenced(why) => Some(Failure::Replaced(why)),
             e => Some(Failure::Medium(e.to_string())),
         }
     }
@@ -147,6 +161,10 @@ impl Seat for MdtSeat {
         }
         let mds = self.start.current.borrow_mut().take();
         mds.into_iter().for_each(|mds| mds.halt());
+    }
+    fn note_replaced(&self, why: &str) {
+        *self.start.replaced.why.borrow_mut() = Some(why.into());
+        self.start.replaced.said.notify();
     }
     fn start(&self, rt: Rt, times: u64) -> LocalFuture<Result<(), String>> {
         let (opened, start) = ((self.open)(rt.clone()), self.start.clone());
@@ -198,13 +216,13 @@ pub async fn start_mds_of(
     let bound = server.listen(nid).map_err(|e| RoleError(e.to_string()))?;
     let config = MdsConfig { nid: bound.to_string(), key: key.clone(), ..config };
     let current = Rc::new(RefCell::new(None));
-    let fenced = Rc::new(Cell::new(false));
+    let replaced = Rc::<Replaced>::default();
     let start =
-        Rc::new(Start { server: Rc::downgrade(&server), current: current.clone(), fenced: fenced.clone(), config });
+        Rc::new(Start { server: Rc::downgrade(&server), current: current.clone(), replaced: replaced.clone(), config });
     let target = start.start(inner, kv, 0).await.map_err(RoleError)?;
     if let (Some(group), Some((dirs, open))) = (group, again) {
         let seat = MdtSeat { name: target.clone(), start, open };
         rt.spawn(keep(rt.clone(), Rc::new(seat), dirs, group as Group));
     }
-    Ok(MdsRole { target, current, fenced, server, nid: bound })
+    Ok(MdsRole { target, current, replaced, server, nid: bound })
 }

@@ -12,7 +12,8 @@
 //! 4. opens the store, again and again if need be, and serves it as a target that was started again: another boot, a later epoch of
 //!    the store, a recovery window. Clients connect again and replay what was not committed.
 //!
-//! Other targets of the process go on. A store that another server has, or a metadata store with a record that is damaged, is left as
+//! Other targets of the process go on. A target whose store another server has taken over is over: who runs its server starts it anew, to wait
+//! for its turn. A store that another server has in its file, or a metadata store with a record that is damaged, is left as
 //! it is, and so is one of whose database a page turned out not to be what was written: it answers EIO until `stria fsck --repair`.
 //! One whose database turns out to be damaged when it is opened again stays out, and is tried again.
 //!
@@ -48,6 +49,8 @@ pub(crate) enum Failure {
     Medium(String),
     /// Its medium changed what was written: only a repair helps.
     Damage,
+    /// It is another server's now.
+    Replaced(String),
 }
 
 /// What `store_failure` says of a damaged store.
@@ -70,6 +73,8 @@ pub(crate) trait Seat {
     fn note_mending(&self, text: &str);
     /// Takes it out of its server.
     fn take_out(&self);
+    /// It was taken out for good: another server has its store.
+    fn note_replaced(&self, _why: &str) {}
     /// Opens the store and serves it, with tasks in the group behind `rt`. It is the `times`-th time.
     fn start(&self, rt: Rt, times: u64) -> LocalFuture<Result<(), String>>;
 }
@@ -103,6 +108,12 @@ pub(crate) async fn keep(rt: Rt, seat: Rc<dyn Seat>, dirs: Vec<PathBuf>, mut gro
                     return;
                 }
                 "its database is damaged".into()
+            }
+            Some(Failure::Replaced(why)) => {
+                seat.take_out();
+                group.end();
+                seat.note_replaced(&why);
+                return;
             }
         };
         tracing::warn!(

@@ -159,28 +159,33 @@ fn a_killed_server_is_followed_by_its_standby_and_programs_notice_a_pause() {
     pair.stop(mounts);
 }
 
+/// In turns: the one that was replaced ends when it wakes, is started again as whoever runs it would, and takes over in its turn.
 #[test]
-fn a_server_that_stood_still_changes_nothing_when_it_wakes_and_waits_in_its_turn() {
+fn a_server_that_stood_still_ends_when_it_wakes_and_takes_over_again_once_it_was_started_anew() {
     if !can_mount() || !is_there() {
         return;
     }
-    let pair = Pair::new();
+    let mut pair = Pair::new();
     let mounts = vec![pair.mount("one")];
     let (promised, end) = (AtomicUsize::new(0), AtomicBool::new(false));
     std::thread::scope(|s| {
         s.spawn(|| promise(&mounts[0].0, &promised, &end));
-        wait_for_more(&promised, 40);
-        let first = pair.serving();
-        pair.signal(first, libc::SIGSTOP);
-        wait_for_more(&promised, 40);
-        assert_eq!(pair.serving(), 1 - first);
-        pair.signal(first, libc::SIGCONT);
-        in_log(&pair.log(first), "another server has taken the metadata store over");
-        wait_for_more(&promised, 40);
-        assert_eq!(pair.serving(), 1 - first);
-        // The one that woke is a standby by now.
-        in_log(&pair.log(first), "waiting for the end of its lease");
-        wait_for_more(&promised, 40);
+        for _ in 0..3 {
+            wait_for_more(&promised, 40);
+            let serving = pair.serving();
+            pair.signal(serving, libc::SIGSTOP);
+            wait_for_more(&promised, 40);
+            assert_eq!(pair.serving(), 1 - serving);
+            pair.signal(serving, libc::SIGCONT);
+            let mut replaced = pair.mds[serving].take().unwrap();
+            assert!(!replaced.child.wait().unwrap().success(), "it was replaced");
+            let said = replaced.said();
+            assert!(said.contains("another server has taken the metadata store over"), "{said}");
+            assert!(said.contains("'stria mds --standby' waits for its turn"), "{said}");
+            pair.start(serving);
+            wait_for_more(&promised, 40);
+            assert_eq!(pair.serving(), 1 - serving);
+        }
         end.store(true, SeqCst);
     });
     check_all(&mounts[0].0, promised.into_inner());

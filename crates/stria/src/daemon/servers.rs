@@ -167,11 +167,21 @@ pub fn mds(arguments: &cli::Mds) -> Outcome {
         } else {
             announce::ready(&rt, &role.nid.to_string(), &text);
         }
-        ended.await?;
+        let told = match race(ended, role.replaced()).await {
+            Ok(told) => told,
+            Err(why) => Err(replaced(&why)),
+        };
         let stopped = role.stop().await;
         dir.note_stopped("mdt0");
+        told?;
         stopped.map_err(|e| Failure::with_errno(format!("metadata store: {e}"), e.errno()))
     })
+}
+
+/// Whoever runs it starts it anew, as systemd does with `Restart=on-failure`.
+fn replaced(why: &str) -> Failure {
+    let text = format!("{why}: this server ends; 'stria mds --standby' waits for its turn");
+    Failure::with_errno(text, libc::ESTALE)
 }
 
 /// The OSTs that a server is to have: those that are named, or those whose stores are in the directory.
