@@ -87,6 +87,9 @@ pub enum Room {
     Begun,
     /// EAGAIN at once: the caller has another way.
     Free,
+    /// As [`Room::Free`], and so that room for a request of 1 MiB is left: for what the same caller will wait for next, while it waits for another
+    /// answer.
+    Ahead,
 }
 
 /// A request under way. Dropped, it goes on, and its answer is thrown away.
@@ -148,14 +151,18 @@ impl State {
     }
 
     /// A slot and room for a request, taken.
-    fn admit(&mut self, len: usize, begun: bool) -> Option<(usize, u64)> {
-        if self.end.under_way() >= ENTRIES {
+    fn admit(&mut self, len: usize, room: Room) -> Option<(usize, u64)> {
+        let spare = u32::from(room == Room::Ahead);
+        if self.end.under_way() + spare >= ENTRIES {
             return None;
         }
         let slot = self.slots.iter().position(|s| s.fate == Fate::Free)?;
         let pieces = find_room(self.used, len)?;
+        if room == Room::Ahead {
+            find_room(self.used | pieces, REQUEST_BYTES_MAX)?;
+        }
         self.used |= pieces;
-        self.slots[slot] = Slot { fate: Fate::UnderWay, pieces, begun };
+        self.slots[slot] = Slot { fate: Fate::UnderWay, pieces, begun: room == Room::Begun };
         Some((slot, pieces))
     }
 }
@@ -297,15 +304,15 @@ impl Connection {
             if room == Room::Begun && !state.may_begin(len) {
                 return Err(errno(libc::EAGAIN));
             }
-            if let Some(admitted) = state.admit(len, room == Room::Begun) {
+            if let Some(admitted) = state.admit(len, room) {
                 break admitted;
             }
             state.reap();
-            if let Some(admitted) = state.admit(len, room == Room::Begun) {
+            if let Some(admitted) = state.admit(len, room) {
                 self.changed.happen();
                 break admitted;
             }
-            if room == Room::Free {
+            if matches!(room, Room::Free | Room::Ahead) {
                 return Err(errno(libc::EAGAIN));
             }
             state = self.sleep(state);
@@ -585,6 +592,78 @@ mod tests {
         let ask = || program.submit(Submission::default(), &[], REQUEST_BYTES_MAX, Room::Free);
         let four: Vec<_> = std::iter::from_fn(|| ask().ok()).collect();
         assert_eq!((four.len(), ask().err().and_then(|e| e.raw_os_error())), (4, Some(libc::EAGAIN)));
+    }
+
+    #[test]
+    fn what_is_asked_ahead_leaves_room_for_who_waits() {
+        let (_daemon, program, _stream, _bells) = pair();
+        let ask = |room| program.submit(Submission::default(), &[], REQUEST_BYTES_MAX, room);
+        let three: Vec<_> = std::iter::from_fn(|| ask(Room::Ahead).ok()).collect();
+        assert_eq!(three.len(), 3);
+        assert!(ask(Room::Free).is_ok());
+    }
+
+    /// A file of `size` bytes, each of which is the number of its MiB, read from the daemon's end; what lies at `bad` cannot be read. The
+    /// most requests that were under way, once `program` has ended.
+    fn serve(mut daemon: DaemonEnd, bell: OwnedFd, size: usize, bad: Option<usize>, over: &AtomicBool) -> usize {
+        let mut most = 0;
+        while !over.load(Acquire) {
+            let asked: Vec<_> = std::iter::from_fn(|| daemon.take().unwrap()).collect();
+            most = most.max(asked.len());
+            if asked.is_empty() {
+                std::thread::yield_now();
+            }
+            // The last one first: answers come in any order.
+            for s in asked.into_iter().rev() {
+                let (at, data) = (s.offset as usize, ring::DATA + s.data as usize);
+                let len = (s.len as usize).min(size.saturating_sub(at));
+                let bytes: Vec<u8> = (at..at + len).map(|i| (i >> 20) as u8).collect();
+                daemon.area().put(data, &bytes);
+                let result = if bad == Some(at) { -i64::from(libc::EIO) } else { len as i64 };
+                if daemon.complete(Completion { user: s.user, result }) {
+                    pass::ring_bell(bell.as_fd());
+                }
+            }
+        }
+        most
+    }
+
+    #[test]
+    fn a_long_read_has_three_pieces_under_way_and_ends_where_the_file_does_or_cannot_be_read() {
+        const MIB: usize = REQUEST_BYTES_MAX;
+        let cases = [
+            (5 * MIB + 9, None, 8 * MIB, Ok(5 * MIB + 9)),
+            (8 * MIB, None, 7 * MIB + 1, Ok(7 * MIB + 1)),
+            (8 * MIB, Some(3 * MIB), 8 * MIB, Ok(3 * MIB)),
+            (8 * MIB, Some(0), 8 * MIB, Err(Some(libc::EIO))),
+            (3, None, 3, Ok(3)),
+            (0, None, 9, Ok(0)),
+        ];
+        for (size, bad, wanted, expected) in cases {
+            let (daemon, program, _stream, bells) = pair();
+            let (over, [_, bell]) = (AtomicBool::new(false), bells);
+            std::thread::scope(|scope| {
+                let served = scope.spawn(|| serve(daemon, bell, size, bad, &over));
+                let mut bytes = vec![0xff; wanted];
+                let (one, two) = bytes.split_at_mut(wanted / 3);
+                let ask = |done: usize, len, room| {
+                    program.submit(
+                        Submission { op: op::READ, offset: done as u64, ..Submission::default() },
+                        &[],
+                        len,
+                        room,
+                    )
+                };
+                let parts = &mut [io::IoSliceMut::new(one), io::IoSliceMut::new(two)];
+                let read = crate::file::read_pieces(wanted, None, parts, ask);
+                assert_eq!(read.as_ref().copied().map_err(|e| e.raw_os_error()), expected);
+                let n = read.unwrap_or(0);
+                assert!(bytes[..n].iter().enumerate().all(|(i, b)| *b == (i >> 20) as u8), "{size} {wanted}");
+                assert!(n == wanted || bad.is_some() || bytes[n..].iter().all(|b| *b == 0xff));
+                over.store(true, Release);
+                assert!(served.join().unwrap() <= 3);
+            });
+        }
     }
 
     #[test]

@@ -60,20 +60,14 @@ impl File {
         self.preadv(&mut [IoSliceMut::new(into)], offset)
     }
 
-    /// preadv(2) of any length: what is asked for is read in pieces of 1 MiB, however many buffers it goes to.
+    /// preadv(2) of any length: what is asked for is read in pieces of 1 MiB, three of them at a time, however many buffers it goes to.
     ///
     /// # Errors
     /// As [`File::pread`].
     pub fn preadv(&self, into: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
         let Some(bound) = self.usable() else { return kernel::preadv(&self.kernel, into, offset) };
         let wanted = total(into.iter().map(|p| p.len()))?;
-        pieces(wanted, |done, len| {
-            let ticket = bound.read(offset.saturating_add(done as u64), len, Room::Waited)?;
-            ticket.wait_with(|n, lent| {
-                scatter(&lent, into, done);
-                n
-            })
-        })
+        read_pieces(wanted, None, into, |done, len, room| bound.read(offset.saturating_add(done as u64), len, room))
     }
 
     /// pread(2) of at most 1 MiB without a buffer: `look` gets the bytes where the daemon put them, in memory that is shared with it.
@@ -200,6 +194,62 @@ pub fn pieces(wanted: usize, mut piece: impl FnMut(usize, usize) -> io::Result<u
             Err(_) => return Ok(done),
         }
     }
+}
+
+/// Pieces of a read that are under way besides the one that is waited for: the daemon reads them while the program copies.
+const PIECES_AHEAD: usize = 2;
+
+/// Reads `wanted` bytes into the parts, piece by piece, some of them ahead where there is room. `ask` begins a piece: it is told what lies before
+/// it and how long it shall be; `begun` is the first one, if that is begun already. A piece that is shorter is the end, and so is an
+/// error after something was read.
+///
+/// # Errors
+/// The first piece's.
+pub fn read_pieces(
+    wanted: usize,
+    begun: Option<Ticket>,
+    into: &mut [IoSliceMut<'_>],
+    ask: impl Fn(usize, usize, Room) -> io::Result<Ticket>,
+) -> io::Result<usize> {
+    let len_at = |at: usize| (wanted - at).min(REQUEST_BYTES_MAX);
+    let first = match begun {
+        Some(ticket) => ticket,
+        None => ask(0, len_at(0), Room::Waited)?,
+    };
+    let (mut next, mut ahead) = (Some(first), [const { None }; PIECES_AHEAD]);
+    let (mut done, mut asked) = (0, len_at(0));
+    while let Some(ticket) = next {
+        for free in ahead.iter_mut().filter(|a| a.is_none()) {
+            if asked == wanted {
+                break;
+            }
+            let Ok(piece) = ask(asked, len_at(asked), Room::Ahead) else { break };
+            *free = Some(piece);
+            asked += len_at(asked);
+        }
+        let len = len_at(done);
+        let read = ticket.wait_with(|n, lent| {
+            scatter(&lent, into, done);
+            n
+        });
+        match read {
+            Ok(n) => {
+                done += n.min(len);
+                if n < len {
+                    break;
+                }
+            }
+            Err(e) if done == 0 => return Err(e),
+            Err(_) => break,
+        }
+        next = ahead[0].take();
+        ahead.rotate_left(1);
+        if next.is_none() && asked < wanted {
+            next = ask(asked, len_at(asked), Room::Waited).ok();
+            asked += len_at(asked);
+        }
+    }
+    Ok(done)
 }
 
 /// Copies what was read to its place in the parts: `from` bytes of them are filled already.

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 
 use libc::{c_int, iovec, off_t, ssize_t};
-use native::file::{pieces, scatter};
+use native::file::{pieces, read_pieces};
 use native::lock::Locked;
 use native::{Room, Ticket};
 
@@ -114,16 +114,9 @@ fn read_at(file: &File, begun: Ticket, parts: &[iovec], at: u64, wanted: usize) 
     // SAFETY: the same layout, and the memory is the caller's to be written to.
     let into =
         unsafe { std::slice::from_raw_parts_mut(parts.as_ptr().cast_mut().cast::<IoSliceMut<'_>>(), parts.len()) };
-    let mut begun = Some(begun);
-    pieces(wanted, |done, len| {
-        let ticket = match begun.take() {
-            Some(ticket) => ticket,
-            None => file.bound.read(at + done as u64, len, Room::Free)?,
-        };
-        ticket.wait_with(|n, lent| {
-            scatter(&lent, into, done);
-            n
-        })
+    // Where no room is free, less is read: what is missing the kernel reads, or the program asks for again.
+    read_pieces(wanted, Some(begun), into, |done, len, room| {
+        file.bound.read(at + done as u64, len, if room == Room::Waited { Room::Free } else { room })
     })
 }
 
