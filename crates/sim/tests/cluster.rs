@@ -141,8 +141,7 @@ fn a_seed_repeats_to_the_last_byte() {
 
 #[test]
 fn a_swarm_of_all_faults_breaks_no_promise() {
-    // Seed 0 has a finding that is not mended (docs/internals/fidelity.md).
-    let reports = all_well("swarm", seeds(1..21), |s| Swarm::draw(s, &Without::default()).config);
+    let reports = all_well("swarm", seeds(0..20), |s| Swarm::draw(s, &Without::default()).config);
     // A death of both at the same moment, a head that is full, a server that dies once it has given a client up, and a client that is
     // left behind with writes on their way are too rare for so few seeds.
     let rare = [FaultClass::Together, FaultClass::Busy, FaultClass::Gap, FaultClass::Strand];
@@ -154,7 +153,7 @@ fn a_swarm_of_all_faults_breaks_no_promise() {
 
 #[test]
 fn a_seed_of_the_swarm_repeats_to_the_last_byte() {
-    let totals = Torture { from: 25, seeds: 1, jobs: 1, ..Torture::default() }.run(&|f| panic!("{}", f.complaint));
+    let totals = Torture { seeds: 1, jobs: 1, ..Torture::default() }.run(&|f| panic!("{}", f.complaint));
     assert_eq!(totals.repeated, 1);
 }
 

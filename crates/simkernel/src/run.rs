@@ -341,7 +341,7 @@ async fn end(world: &Rc<World>) -> Result<(), String> {
     }
     cluster.sim.sleep(Duration::from_secs(60)).await;
     cluster.stop(NodeId::Mds).await?;
-    for i in 0..cluster.osses.len() {
+    for i in 0..cluster.ost_indices().len() {
         cluster.stop(NodeId::Oss(i)).await?;
     }
     sim::cluster::check::check_stores(&world.context, false).await;
@@ -361,7 +361,7 @@ async fn kill_servers(world: Rc<World>, faults: Faults) {
         if context.ending.get() || context.failed() {
             return;
         }
-        let at = rng.below(1 + cluster.osses.len() as u64) as usize;
+        let at = rng.below(1 + cluster.ost_indices().len() as u64) as usize;
         let id = if at == 0 { NodeId::Mds } else { NodeId::Oss(at - 1) };
         tracing::info!("{id} is killed");
         cluster.kill(id, rng.chance(0.5));

@@ -62,7 +62,7 @@ async fn check_all(context: &Rc<Context>) {
     context.count(|c| c.checks += report.inodes.len() as u64);
     let owned: BTreeSet<ObjectId> = report.objects.keys().chain(&report.doomed).copied().collect();
     let mut missing: BTreeSet<ObjectId> = report.objects.keys().copied().collect();
-    for (i, oss) in cluster.osses.iter().enumerate() {
+    for (i, oss) in cluster.ost_indices().into_iter().zip(cluster.osses()) {
         let rt = oss.host.boot();
         match open_ost(&rt, types::MIB, cluster.config.commit_interval).await {
             Ok(store) => check_ost(context, i, &store, (&report, &owned), &mut missing).await,
@@ -85,7 +85,7 @@ pub async fn check_books(context: &Rc<Context>) {
             context.complain(format!("client{c}: sync: {e}"));
         }
         let Some(client) = cluster.client(c) else { continue };
-        for osc in client.osts().all() {
+        for osc in client.osts().all().into_iter().filter(|o| cluster.has_ost(usize::from(o.index().0))) {
             let ((dirty, grant), i) = (osc.dirty_and_grant(), usize::from(osc.index().0));
             let promised = cluster.ost_granted(i, client.sessions().id());
             let told = format!("client{c} at OST {i}: {dirty} bytes dirty, {grant} granted, {promised} there");

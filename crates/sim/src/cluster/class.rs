@@ -63,6 +63,7 @@ classes! {
     Quotas, "quotas", "Users, groups and projects have limits that change, their programs write up to them, and files change hands: refusals are counted.";
     Changelog, "changelog", "Programs follow the changelog, die and come again: records are counted that they take in.";
     Credentials, "credentials", "Clients have credentials that only read, are for a subtree, map ids, end or are revoked: refusals are counted.";
+    Growth, "growth", "OSTs are added while clients work, closed, emptied, and removed or used again: changes of the cluster map are counted.";
 }
 
 impl FaultClass {

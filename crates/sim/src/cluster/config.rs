@@ -10,6 +10,8 @@ pub struct ClusterConfig {
     pub guests: usize,
     /// Object storage servers with one target each.
     pub osts: usize,
+    /// Hosts for OSTs that are added while the cluster runs.
+    pub spare_osts: usize,
     /// Bytes of each OST.
     pub ost_bytes: u64,
     /// Bytes that each OST sets aside ahead of what is written: what it may grant. With little of it, clients write through.
@@ -70,6 +72,11 @@ impl ClusterConfig {
     pub fn commit_max(&self) -> Duration {
         self.commit_interval.max(self.ost_commit_interval.unwrap_or(Duration::ZERO))
     }
+    /// OSTs at most.
+    #[must_use]
+    pub const fn osts_max(&self) -> usize {
+        self.osts + self.spare_osts
+    }
     /// Whether its OSTs fill up.
     #[must_use]
     pub fn is_small(&self) -> bool {
@@ -86,6 +93,7 @@ impl Default for ClusterConfig {
             clients: 2,
             guests: 0,
             osts: 2,
+            spare_osts: 0,
             ost_bytes: 1 << 30,
             ost_reserve_bytes: 256 * MIB,
             client_cache_bytes: 4 * MIB,

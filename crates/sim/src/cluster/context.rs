@@ -31,6 +31,8 @@ const WORKS_ON: Duration = Duration::from_secs(5);
 /// What is still under way then (a cut, a stop, a recovery that waits for somebody) lasts a minute and more, in which nothing else goes
 /// wrong: operations have pauses of up to this long, as what they could find there is found by a few of them as well.
 const EASE_MS: u64 = 500;
+/// A copy of a file that was begun so long ago is done, or its client was given up.
+const COPY_GONE_WITHIN: Duration = Duration::from_secs(600);
 /// Complaints kept.
 const COMPLAINTS_MAX: usize = 20;
 
@@ -135,6 +137,8 @@ pub struct Context {
     pub gaps: Wishes<Gap>,
     /// The same.
     pub absences: Wishes<Absence>,
+    /// Copies of files that were made to empty OSTs: when each was begun, and its bytes.
+    copies: RefCell<Vec<(Instant, u64)>>,
     /// Clients that programs leave alone.
     left_alone: RefCell<BTreeSet<usize>>,
     /// When programs do nothing, where they do so.
@@ -184,6 +188,7 @@ impl Context {
             strands: Wishes::default(),
             gaps: Wishes::default(),
             absences: Wishes::default(),
+            copies: RefCell::default(),
             left_alone: RefCell::default(),
             thought: RefCell::default(),
             manners,
@@ -213,6 +218,18 @@ impl Context {
     pub fn stamp(&self) -> u64 {
         self.stamps.set(self.stamps.get() + 1);
         self.stamps.get()
+    }
+    /// A file is copied to other OSTs from now on: the copy counts for its owner, too, until it has gone.
+    pub fn copy_begins(&self, bytes: u64) {
+        self.copies.borrow_mut().push((self.cluster.sim.now(), bytes));
+    }
+    /// How many copies may be there now, and their bytes: those of a client that died are so until it is given up.
+    #[must_use]
+    pub fn copies(&self) -> (u64, u64) {
+        let now = self.cluster.sim.now();
+        let all = self.copies.borrow();
+        let lately = all.iter().filter(|(begun, _)| now.since(*begun) < COPY_GONE_WITHIN);
+        lately.fold((0, 0), |(n, bytes), (_, more)| (n + 1, bytes + more))
     }
     /// A server's disk fails from now on.
     pub fn disk_fails(&self) {
@@ -281,8 +298,8 @@ impl Context {
     pub fn server_starts(&self) -> Option<u64> {
         let cluster = &self.cluster;
         let starts = |n: &Rc<Node>| cluster.is_in_service(n.id).then(|| n.starts.get());
-        let oss: Option<u64> = cluster.osses.iter().map(starts).sum();
-        oss.zip(starts(&cluster.mds)).map(|(oss, mds)| oss + mds)
+        let oss: Option<u64> = cluster.osses().map(starts).sum();
+        oss.zip(starts(&cluster.mds)).map(|_| cluster.starts_of_servers())
     }
     /// Whether every change of owners that was answered is known to the servers: none is lost with a client and the metadata server, and
     /// no repair had to do without.

@@ -12,6 +12,7 @@ use super::moments::LastWords;
 use super::nodes::NodeId;
 
 mod fsck;
+mod growth;
 mod heal;
 mod rot;
 mod wished;
@@ -65,6 +66,8 @@ pub struct FaultConfig {
     pub again: f64,
     /// What a client answers that stands still for moments counts.
     pub crowds: bool,
+    /// OSTs come and go.
+    pub growth: bool,
     /// Programs may have a client die and all OSTs lose their power.
     pub strikes: bool,
     /// Longest time until a killed node is started again.
@@ -99,6 +102,7 @@ impl Default for FaultConfig {
             amid_cuts: 0.0,
             again: 0.0,
             crowds: false,
+            growth: false,
             strikes: false,
             down_max_s: 10.0,
             cut_max_s: 8.0,
@@ -140,6 +144,8 @@ pub struct Faults {
     client_died: Cell<u64>,
     /// Stores are being checked.
     checks: Cell<bool>,
+    /// An OST is being added.
+    grows: Cell<bool>,
 }
 
 impl Faults {
@@ -153,6 +159,7 @@ impl Faults {
             under_way: Cell::new(0),
             client_died: Cell::new(0),
             checks: Cell::new(false),
+            grows: Cell::new(false),
         })
     }
 
@@ -180,6 +187,9 @@ impl Faults {
             self.sleep(0.1).await;
         }
         self.context.all_back().await;
+        if self.config.growth {
+            self.osts_are_known().await;
+        }
         self.context.enter(super::costs::Phase::Looks);
         self.context.calm.set(true);
     }
@@ -252,7 +262,8 @@ impl Faults {
     }
 
     fn any_oss(&self, rng: &mut Rng) -> NodeId {
-        NodeId::Oss(rng.below(self.context.cluster.osses.len() as u64) as usize)
+        let all = self.context.cluster.ost_indices();
+        NodeId::Oss(all[rng.below(all.len() as u64) as usize])
     }
     fn any_client(&self, rng: &mut Rng) -> NodeId {
         NodeId::Client(rng.below(self.context.cluster.clients.len() as u64) as usize)
@@ -452,7 +463,7 @@ impl Faults {
 
     /// Servers that know of a cut that is half done: some of those that carry it out, or the one that decided it.
     fn who_cuts(&self, rng: &mut Rng) -> Vec<NodeId> {
-        let osses = (0..self.context.cluster.osses.len()).map(NodeId::Oss);
+        let osses = self.context.cluster.ost_indices().into_iter().map(NodeId::Oss);
         match rng.below(4) {
             // It must not die with a client where that would lose what neither has on stable storage.
             0 if self.config.together => vec![NodeId::Mds],
@@ -567,7 +578,7 @@ impl Faults {
     async fn strand(&self, rng: &mut Rng) -> f64 {
         let seconds = 75.0 + 15.0 * rng.unit();
         let still = seconds + 30.0 * rng.unit();
-        for oss in &self.context.cluster.osses {
+        for oss in self.context.cluster.osses() {
             self.note(FaultClass::StalledDisk, &format!("the disk of {} stands still for {still:.3} s", oss.id));
             oss.host.stall_disk(Duration::from_nanos((still * 1e9) as u64));
         }

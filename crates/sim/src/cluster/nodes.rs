@@ -2,6 +2,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -10,21 +11,23 @@ use layout::LayoutSpec;
 use mds::{MdsConfig, MetaKv, MkfsOptions};
 use oss::OstConfig;
 use oss::fast::{FAST_BYTES_MIN, FastConfig, FastStore, FastTier};
-use oss::store::{ObjectStore, StoreIdentity};
+use oss::store::ObjectStore;
 use ptlrpc::{ClusterKey, Server, SessionKey};
 use roles::{MdsRole, MdtStore, OpenMdt, OssRole, OstStore, TuneOst};
 use rt::{LocalFuture, Nid, Rt};
 use simworld::{Host, Sim};
 use store_file::{FileStore, FileStoreConfig};
 use store_redb::RedbKv;
-use types::{ClientId, Duration, FsError, MIB, OstIndex};
+use types::{ClientId, Duration, FsError, MIB};
 
 use super::config::ClusterConfig;
 
 mod counted;
+mod growth;
 mod guests;
 
 pub use counted::Counted;
+use growth::Members;
 
 /// Directory of the metadata store on its host.
 pub(super) const MDT_DIR: &str = "/mdt";
@@ -153,8 +156,10 @@ pub struct Cluster {
     pub config: ClusterConfig,
     /// The metadata server.
     pub mds: Rc<Node>,
-    /// Object storage servers.
-    pub osses: Vec<Rc<Node>>,
+    /// Hosts of object storage servers: those of the beginning, then those that OSTs may be added on.
+    oss_hosts: Vec<Rc<Node>>,
+    /// Which of them have an OST of the cluster.
+    members: Members,
     /// Clients.
     pub clients: Vec<Rc<Node>>,
     /// Clients with credentials of their own; no fault is aimed at them.
@@ -191,15 +196,19 @@ impl Cluster {
     #[must_use]
     pub fn new(sim: Sim, config: ClusterConfig) -> Cluster {
         let mds = Node::new(&sim, NodeId::Mds);
-        let osses = (0..config.osts).map(|i| Node::new(&sim, NodeId::Oss(i))).collect();
+        let osses = |which: Range<usize>| which.map(|i| Node::new(&sim, NodeId::Oss(i))).collect::<Vec<_>>();
+        let mut oss_hosts = osses(0..config.osts);
         let clients = (0..config.clients).map(|i| Node::new(&sim, NodeId::Client(i))).collect();
         let guests = (0..config.guests).map(|i| Node::new(&sim, NodeId::Guest(i))).collect();
+        oss_hosts.extend(osses(config.osts..config.osts_max()));
+        let members = Members::new(config.osts);
         let key = ClusterKey::from_text(b"the key of a simulated cluster").expect("it is long enough");
         Cluster {
             sim,
             config,
             mds,
-            osses,
+            oss_hosts,
+            members,
             clients,
             guests,
             key,
@@ -211,14 +220,14 @@ impl Cluster {
     }
     /// All nodes but guests.
     pub fn nodes(&self) -> impl Iterator<Item = &Rc<Node>> {
-        std::iter::once(&self.mds).chain(&self.osses).chain(&self.clients)
+        std::iter::once(&self.mds).chain(self.osses()).chain(&self.clients)
     }
     /// A node.
     #[must_use]
     pub fn node(&self, id: NodeId) -> &Rc<Node> {
         match id {
             NodeId::Mds => &self.mds,
-            NodeId::Oss(i) => &self.osses[i],
+            NodeId::Oss(i) => &self.oss_hosts[i],
             NodeId::Client(i) => &self.clients[i],
             NodeId::Guest(i) => &self.guests[i],
         }
@@ -249,17 +258,8 @@ impl Cluster {
         mds::mkfs::format(&kv, &options).await.map_err(|e| format!("mkfs of the metadata target: {e}"))?;
         drop(kv);
         self.mds.host.kill();
-        for (i, oss) in self.osses.iter().enumerate() {
-            let rt = oss.host.boot();
-            let identity = StoreIdentity {
-                cluster: CLUSTER_ID,
-                fsname: FSNAME.into(),
-                ost: OstIndex(i as u16),
-                uuid: rt.random(),
-            };
-            let options = store_file::MkfsOptions { identity, capacity_bytes: self.config.ost_bytes, lost_through: 0 };
-            store_file::mkfs(&rt, Path::new(OST_DIR), &options).await.map_err(|e| format!("mkfs of OST {i}: {e}"))?;
-            oss.host.kill();
+        for i in self.ost_indices() {
+            self.format_ost(i).await?;
         }
         Ok(())
     }
@@ -394,7 +394,7 @@ impl Cluster {
             grant_shrink_interval: self.config.grant_shrink_interval,
             ..ClientConfig::new(self.mds_nid())
         };
-        let osts = self.config.osts;
+        let osts = self.osts_to_join();
         async move {
             let client = roles::join(&rt, config, osts, JOIN_PATIENCE).await.map_err(|e| e.to_string())?;
             // Every other one finds nothing, so that the dead are waited for, too.
@@ -423,7 +423,7 @@ impl Cluster {
     /// The text of a parameter of an OST that runs.
     #[must_use]
     pub fn ost_param(&self, index: usize, path: &str) -> Option<String> {
-        let Running::Oss(role) = &*self.osses[index].running.borrow() else { return None };
+        let Running::Oss(role) = &*self.oss_hosts[index].running.borrow() else { return None };
         let param = role.oss.osts().first()?.get_params(path).into_iter().next()?;
         Some(String::from_utf8_lossy(&param.value).into_owned())
     }
@@ -498,7 +498,7 @@ impl Cluster {
 
     /// The servers' targets; those of a server that does not run are missing.
     fn targets(&self) -> impl Iterator<Item = (Rc<Server>, &str)> {
-        let servers = std::iter::once(&self.mds).chain(&self.osses);
+        let servers = std::iter::once(&self.mds).chain(self.osses());
         servers.filter_map(|n| n.server().map(|s| (s, n.target.as_str())))
     }
     /// Whether a server runs and has been told everything that its last restart lost.
@@ -538,7 +538,7 @@ impl Cluster {
     /// Whether all servers run and none of them knows the client.
     #[must_use]
     pub fn has_forgotten(&self, client: ClientId) -> bool {
-        self.targets().count() == 1 + self.osses.len() && self.targets().all(|(s, t)| !s.knows(t, client))
+        self.targets().count() == 1 + self.ost_indices().len() && self.targets().all(|(s, t)| !s.knows(t, client))
     }
     /// Whether a client's process stands still, or has not learned yet that a server evicted it. A client that comes back to
     /// a restarted server without anything to lose there calls nothing an eviction: it has learned once it is in service.
@@ -560,7 +560,8 @@ impl Cluster {
     #[must_use]
     pub fn is_stranger(&self, index: usize) -> bool {
         let Some(id) = self.clients[index].identities.borrow().last().copied() else { return true };
-        self.targets().any(|(s, t)| !s.knows(t, id))
+        self.note_meetings(id);
+        self.targets().any(|(s, t)| !s.knows(t, id) && self.counts_for(t, id))
     }
 
     /// Whether a client tells the restarted metadata server what it has.

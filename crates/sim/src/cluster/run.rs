@@ -434,7 +434,7 @@ async fn end(context: &Rc<Context>) -> Result<(), String> {
     // What removed files leave behind is destroyed in the background.
     cluster.sim.sleep(Duration::from_secs(60)).await;
     cluster.stop(NodeId::Mds).await?;
-    for i in 0..cluster.osses.len() {
+    for i in cluster.ost_indices() {
         cluster.stop(NodeId::Oss(i)).await?;
     }
     Ok(())

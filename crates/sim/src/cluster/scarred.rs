@@ -142,7 +142,7 @@ impl Scarred {
             return;
         }
         let content = bytes(stamp, extent(block));
-        for (i, oss) in context.cluster.osses.iter().enumerate() {
+        for (i, oss) in context.cluster.ost_indices().into_iter().zip(context.cluster.osses()) {
             let places: Vec<Place> = oss
                 .host
                 .rot_pages(&Path::new(OST_DIR).join("data"), &content, bit)

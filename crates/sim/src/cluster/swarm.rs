@@ -24,6 +24,9 @@ pub const CHECKS: &[&str] = &["books"];
 pub const SETTINGS: &[&str] =
     &["policies", "caches", "stripes", "rpcs", "shuffle", "clients", "commits", "syncs", "bulk", "fast"];
 
+/// OSTs that are added to a cluster that grows, at most.
+const SPARE_OSTS: usize = 2;
+
 /// What of a seed is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Without {
@@ -170,6 +173,7 @@ fn cluster_of(seed: u64, without: &Without, on: On<'_>) -> ClusterConfig {
     let (clients, osts) = (1 + rng.below(4) as usize, any(&mut rng, &[1, 2, 3, 3]));
     c.reopens = on(FaultClass::DiskHeals);
     c.guests = if on(FaultClass::Credentials) { GUESTS } else { 0 };
+    c.spare_osts = if on(FaultClass::Growth) { SPARE_OSTS } else { 0 };
     (c.clients, c.osts) = (if without.has("clients") { clients.min(2) } else { clients }, osts);
     let mut rng = Rng::named(seed, "swarm stripes");
     let (count, size) = (any(&mut rng, &[1, 2, 3, 3]), any(&mut rng, &[64 << 10, 64 << 10, 128 << 10, MIB]));
@@ -374,6 +378,7 @@ fn faults_of(seed: u64, on: On<'_>, cuts: bool) -> FaultConfig {
         true => any(&mut Rng::named(seed, "swarm again"), &[0.0, 0.3, 0.6]),
         false => 0.0,
     };
+    faults.growth = on(FaultClass::Growth);
     faults.crowds = on(FaultClass::Crowd);
     faults.strikes = on(FaultClass::KillClient) && on(FaultClass::Power);
     faults.together = on(FaultClass::Together);

@@ -69,10 +69,10 @@ async fn whole_file(c: &Rc<Client>, name: &str) -> Result<(u64, Vec<u8>), FsErro
 /// The disks of all OSTs fail every write from now on; [`repair`] ends it.
 fn break_disks(cluster: &Cluster) {
     let fault = DiskFault { writes: true, times: u32::MAX, ..DiskFault::default() };
-    cluster.osses.iter().for_each(|n| n.host.set_disk_fault(fault));
+    cluster.osses().for_each(|n| n.host.set_disk_fault(fault));
 }
 async fn repair(cluster: &Cluster) {
-    for id in cluster.osses.iter().map(|n| n.id) {
+    for id in cluster.osses().map(|n| n.id) {
         cluster.kill(id, false);
         cluster.start(id).await.unwrap();
     }
@@ -138,7 +138,7 @@ fn a_replayed_write_whose_bytes_arrive_damaged_is_offered_again() {
         a.data().write(&f, 0, &data).await?;
         // Who reads it makes its writer write it out; nothing has been committed when the power goes.
         assert_eq!(whole_file(&b, "f").await?.1, data);
-        let servers: Vec<NodeId> = cluster.osses.iter().map(|n| n.id).collect();
+        let servers: Vec<NodeId> = cluster.osses().map(|n| n.id).collect();
         servers.iter().for_each(|id| cluster.kill(*id, true));
         cluster.sim.corrupt_next_bulk();
         for id in servers {
@@ -206,11 +206,11 @@ fn a_cut_that_was_answered_is_done_for_all_although_its_client_and_the_servers_l
         b.setattr(&cred(), f.inode(), cut, Some(&f)).await?;
         let append = a.open(&cred(), f.fid(), O_APPEND_RDWR).await?;
         assert_eq!(a.data().write(&append, 0, &[8; 10]).await?, 0);
-        for id in cluster.osses.iter().map(|n| n.id) {
+        for id in cluster.osses().map(|n| n.id) {
             cluster.kill(id, true);
         }
         cluster.kill(NodeId::Client(1), true);
-        for id in cluster.osses.iter().map(|n| n.id).chain([NodeId::Client(1)]) {
+        for id in cluster.osses().map(|n| n.id).chain([NodeId::Client(1)]) {
             cluster.start(id).await.unwrap();
         }
         a.data().fsync(&append, false).await?;

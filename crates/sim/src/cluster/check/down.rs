@@ -1,5 +1,6 @@
 //! The stores of a cluster whose servers are down, as `stria fsck` finds them.
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -15,7 +16,7 @@ const CACHE_BYTES: usize = 1 << 20;
 pub struct Down<'a> {
     cluster: &'a Cluster,
     mdt: Rt,
-    osts: Vec<Rt>,
+    osts: BTreeMap<u16, Rt>,
     said: RefCell<Vec<String>>,
 }
 
@@ -23,7 +24,8 @@ impl Down<'_> {
     /// The stores of a cluster of which no server runs.
     #[must_use]
     pub fn of(cluster: &Cluster) -> Down<'_> {
-        let osts = cluster.osses.iter().map(|oss| oss.host.boot()).collect();
+        let osts = cluster.ost_indices().into_iter().zip(cluster.osses());
+        let osts = osts.map(|(i, oss)| (i as u16, oss.host.boot())).collect();
         Down { cluster, mdt: cluster.mds.host.boot(), osts, said: RefCell::default() }
     }
     /// What was said since it was asked for last.
@@ -32,7 +34,7 @@ impl Down<'_> {
         self.said.take()
     }
     fn servers(&self) -> impl Iterator<Item = &Rc<Node>> {
-        std::iter::once(&self.cluster.mds).chain(&self.cluster.osses)
+        std::iter::once(&self.cluster.mds).chain(self.cluster.osses())
     }
 }
 
@@ -56,13 +58,13 @@ impl Stores for Down<'_> {
         Store { rt: self.mdt.clone(), dir: MDT_DIR.into() }
     }
     fn osts(&self) -> Vec<u16> {
-        (0..self.osts.len() as u16).collect()
+        self.osts.keys().copied().collect()
     }
     fn ost(&self, index: u16) -> Store {
-        Store { rt: self.osts[usize::from(index)].clone(), dir: OST_DIR.into() }
+        Store { rt: self.osts[&index].clone(), dir: OST_DIR.into() }
     }
     async fn is_in_place(&self, index: u16) -> Result<(), String> {
-        let found = store_file::identity(&self.osts[usize::from(index)], Path::new(OST_DIR)).await;
+        let found = store_file::identity(&self.osts[&index], Path::new(OST_DIR)).await;
         let (found, _) = found.map_err(|e| format!("OST {index}: {e}"))?;
         let is = found.cluster == CLUSTER_ID && found.ost.0 == index;
         if is { Ok(()) } else { Err(format!("OST {index}: its store is OST {}", found.ost.0)) }

@@ -89,14 +89,14 @@ async fn repair(cluster: &Cluster) -> Result<Option<Vec<String>>, String> {
 }
 
 async fn start(cluster: &Cluster) -> Result<(), String> {
-    for id in (0..cluster.osses.len()).map(NodeId::Oss).chain([NodeId::Mds, NodeId::Client(0)]) {
+    for id in cluster.ost_indices().into_iter().map(NodeId::Oss).chain([NodeId::Mds, NodeId::Client(0)]) {
         cluster.start(id).await.map_err(|e| format!("when its stores were repaired: {e}"))?;
     }
     Ok(())
 }
 
 async fn stop(cluster: &Cluster) -> Result<(), String> {
-    for id in [NodeId::Client(0), NodeId::Mds].into_iter().chain((0..cluster.osses.len()).map(NodeId::Oss)) {
+    for id in [NodeId::Client(0), NodeId::Mds].into_iter().chain(cluster.ost_indices().into_iter().map(NodeId::Oss)) {
         cluster.stop(id).await?;
     }
     Ok(())
@@ -115,7 +115,8 @@ async fn owners(cluster: &Cluster) -> Result<BTreeMap<ObjectId, Fid>, String> {
 fn rot(context: &Context, rng: &mut Rng) {
     let cluster = &context.cluster;
     for _ in 0..1 + rng.below(3) {
-        let oss = NodeId::Oss(rng.below(cluster.osses.len() as u64) as usize);
+        let osts = cluster.ost_indices();
+        let oss = NodeId::Oss(osts[rng.below(osts.len() as u64) as usize]);
         let (id, path) = match rng.below(6) {
             0 | 1 => (NodeId::Mds, MDT_FILE),
             2 | 3 => (oss, OST_DATABASE),

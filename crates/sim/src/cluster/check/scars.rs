@@ -1,4 +1,5 @@
 //! What a check of the stores says of blocks that media have lost, and whether a repair makes them whole: by the steps of `stria fsck`.
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
@@ -17,8 +18,8 @@ const CACHE_BYTES: usize = 1 << 20;
 /// A store cannot be read or written.
 pub(super) async fn find_and_repair(context: &Rc<Context>) -> Result<(), String> {
     let cluster = &context.cluster;
-    let (mut objects, mut bad) = (Objects::default(), Vec::new());
-    for (i, oss) in cluster.osses.iter().enumerate() {
+    let (mut objects, mut bad) = (Objects::default(), BTreeMap::new());
+    for (i, oss) in cluster.ost_indices().into_iter().zip(cluster.osses()) {
         let rt = oss.host.boot();
         let found = store_file::check(&rt, Path::new(OST_DIR), true, CACHE_BYTES).await.map_err(|e| e.to_string())?;
         if found.broken || found.bad_rows || !found.complete || found.faults.len() != found.bad_blocks.len() {
@@ -31,10 +32,11 @@ pub(super) async fn find_and_repair(context: &Rc<Context>) -> Result<(), String>
             }
         }
         objects.damaged.extend(found.bad_blocks.iter().map(|b| b.object));
-        bad.push(found.bad_blocks);
+        bad.insert(i, found.bad_blocks);
     }
     for places in context.scars.must.borrow().iter() {
-        let named = places.iter().any(|(ost, place)| bad[*ost].iter().any(|b| b.place == *place));
+        let named =
+            places.iter().any(|(ost, place)| bad.get(ost).is_some_and(|all| all.iter().any(|b| b.place == *place)));
         let outcome =
             if named { Ok(()) } else { Err(format!("none of {places:?} is named, and a block was hit there")) };
         context.expect("a check of damaged stores", outcome);
@@ -44,7 +46,7 @@ pub(super) async fn find_and_repair(context: &Rc<Context>) -> Result<(), String>
     let report = mds::check::check(&kv).await.map_err(|e| e.to_string())?;
     mds::repair::repair(&kv, &report, &objects, rt.wall()).await.map_err(|e| e.to_string())?;
     drop(kv);
-    for (oss, bad) in cluster.osses.iter().zip(&bad) {
+    for (oss, bad) in cluster.osses().zip(bad.values()) {
         oss.host.kill();
         let rt = oss.host.boot();
         store_file::accept(&rt, Path::new(OST_DIR), CLUSTER_ID, bad).await.map_err(|e| e.to_string())?;

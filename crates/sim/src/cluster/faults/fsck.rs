@@ -18,14 +18,14 @@ impl Faults {
     /// All servers end; before they start again their stores are checked and repaired, as `stria fsck --repair` does. Nothing but what
     /// rotted is a fault, what rotted is put right from its copies, a second repair finds nothing to do, and what was promised holds.
     pub(super) async fn fsck(&self, rng: &mut Rng) {
-        let servers: Vec<NodeId> = self.servers().collect();
         self.context.scars.spared.set(true);
         // Blocks of data that a medium has lost stay lost, and cost a file its name: that is looked at in the end.
         let waits = self.checks.get() || self.context.is_some_disk_full() || self.context.scars.is_unrepaired();
-        if waits || self.client_died_lately() || !self.take_soon(&servers).await {
+        let taken = if waits || self.client_died_lately() { None } else { self.take_servers().await };
+        let Some(servers) = taken else {
             self.context.scars.spared.set(false);
             return;
-        }
+        };
         self.checks.set(true);
         self.note(FaultClass::Fsck, "all servers end, and their stores are checked");
         for id in &servers {
@@ -55,21 +55,20 @@ impl Faults {
         servers.into_iter().for_each(|id| self.give_back(id));
     }
 
-    fn servers(&self) -> impl Iterator<Item = NodeId> + use<'_> {
-        (0..self.context.cluster.osses.len()).map(NodeId::Oss).chain([NodeId::Mds])
-    }
-
-    async fn take_soon(&self, ids: &[NodeId]) -> bool {
+    /// Takes all servers, none of which is on its way into the cluster or out of it.
+    async fn take_servers(&self) -> Option<Vec<NodeId>> {
         for _ in 0..WAITS_S * 10 {
             if self.context.ending.get() {
-                return false;
+                return None;
             }
-            if self.take_all(ids) {
-                return true;
+            let servers: Vec<NodeId> =
+                self.context.cluster.ost_indices().into_iter().map(NodeId::Oss).chain([NodeId::Mds]).collect();
+            if !self.grows.get() && self.take_all(&servers) {
+                return Some(servers);
             }
             self.sleep(0.1).await;
         }
-        false
+        None
     }
 
     /// A bit flips, in two of five times, in what there is a copy of; whether one did.

@@ -15,6 +15,9 @@ impl Faults {
     /// Carries out, until [`Faults::end_wishes`], what programs ask for.
     pub(super) fn carry_out_wishes(self: &Rc<Self>) {
         self.beside("strikes", Self::strike);
+        if self.config.growth {
+            self.beside("growth", Self::growth);
+        }
         if self.context.stutters.is_open() {
             self.beside("stutters", Self::stutters);
         }
@@ -53,7 +56,7 @@ impl Faults {
     /// Carries out what programs ask for.
     async fn strike(&self, mut rng: Rng) {
         while let Some(strike) = self.context.strikes.next().await {
-            let osses = (0..self.context.cluster.osses.len()).map(NodeId::Oss);
+            let osses = self.context.cluster.ost_indices().into_iter().map(NodeId::Oss);
             let nodes: Vec<NodeId> = osses.chain([NodeId::Client(strike.client)]).collect();
             let mds_needs_it =
                 !self.context.cluster.is_in_service(NodeId::Mds) || self.busy.borrow().contains(&NodeId::Mds);
@@ -127,7 +130,7 @@ impl Faults {
                 &format!("{id} is left behind for {seconds:.3} s, all OSTs' disks for {still:.3} s"),
             );
             self.context.was_away(id);
-            for oss in &self.context.cluster.osses {
+            for oss in self.context.cluster.osses() {
                 oss.host.stall_disk(Duration::from_nanos((still * 1e9) as u64));
             }
             // What it has to send arrives.
@@ -196,7 +199,7 @@ impl Faults {
         while let Some(Absence { client, cut, over }) = self.context.absences.next().await {
             let (cluster, id) = (&self.context.cluster, NodeId::Client(client));
             let mut osses: Vec<NodeId> =
-                (0..cluster.osses.len()).map(NodeId::Oss).filter(|_| rng.chance(0.7)).collect();
+                cluster.ost_indices().into_iter().map(NodeId::Oss).filter(|_| rng.chance(0.7)).collect();
             if osses.is_empty() {
                 osses.push(self.any_oss(&mut rng));
             }
@@ -235,7 +238,7 @@ impl Faults {
         self.sleep(if late { window + 5.0 } else { 2.0 + 0.7 * window * rng.unit() }).await;
         cluster.sim.heal(&cluster.node(client).host, &cluster.node(oss).host);
     }
-    async fn start_again(&self, id: NodeId) {
+    pub(super) async fn start_again(&self, id: NodeId) {
         if let Err(e) = self.context.cluster.start(id).await {
             self.context.complain(e);
         }

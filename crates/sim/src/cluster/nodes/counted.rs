@@ -24,17 +24,19 @@ impl Cluster {
     /// What one has on each OST; `None` while one of them does not run, or has not been told everything that its restart lost.
     #[must_use]
     pub fn counted_bytes(&self, who: Charged) -> Option<Vec<Counted>> {
-        let all = (0..self.osses.len())
+        let all = self
+            .ost_indices()
+            .into_iter()
             .map(|i| if self.is_in_service(NodeId::Oss(i)) { self.counted_on(i, who) } else { None });
         all.collect()
     }
     /// The same of OSTs that run, be it that they have not been told everything: they have as much, or more.
     #[must_use]
     pub fn counted_at_least(&self, who: Charged) -> Vec<Counted> {
-        (0..self.osses.len()).filter_map(|i| self.counted_on(i, who)).collect()
+        self.ost_indices().into_iter().filter_map(|i| self.counted_on(i, who)).collect()
     }
     fn counted_on(&self, index: usize, who: Charged) -> Option<Counted> {
-        let Running::Oss(role) = &*self.osses[index].running.borrow() else { return None };
+        let Running::Oss(role) = &*self.oss_hosts[index].running.borrow() else { return None };
         let (used, share) = role.oss.osts().first()?.quota_of(who);
         Some(Counted { used, share })
     }

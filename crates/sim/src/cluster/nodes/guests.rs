@@ -44,7 +44,7 @@ impl Cluster {
             key,
             ..ClientConfig::new(self.mds_nid())
         };
-        let (osts, own) = (self.config.osts, rt.clone());
+        let (osts, own) = (self.osts_to_join(), rt.clone());
         let joined = inside(&rt, async move { roles::join(&own, config, osts, patience).await }).await;
         match joined {
             Some(Ok(client)) => {
@@ -85,7 +85,7 @@ impl Cluster {
     #[must_use]
     pub fn evictions_of(&self, id: ClientId) -> u64 {
         let past = self.past_evictions.borrow().get(&id).copied().unwrap_or(0);
-        let servers = std::iter::once(&self.mds).chain(&self.osses).filter_map(|n| n.server());
+        let servers = std::iter::once(&self.mds).chain(self.osses()).filter_map(|n| n.server());
         past + servers.map(|s| s.evictions(id)).sum::<u64>()
     }
     /// Servers that run and know a client.

@@ -7,7 +7,9 @@ use std::rc::Rc;
 use oss::store::Charged;
 use types::{Duration, Instant, MIB, Rng};
 use wire::Op;
-use wire::quota::{QuotaBits, QuotaKind, QuotaLimits, QuotaReply, QuotaRequest, SetQuotaReply, SetQuotaRequest};
+use wire::quota::{
+    EVERYBODY, QuotaBits, QuotaKind, QuotaLimits, QuotaReply, QuotaRequest, SetQuotaReply, SetQuotaRequest,
+};
 
 use super::super::class::FaultClass;
 use super::super::context::Context;
@@ -25,8 +27,21 @@ const TOLD_WITHIN_MS: u32 = 3000;
 /// All limits of one.
 const ALL_BITS: u32 = QuotaBits::BLOCK_SOFT | QuotaBits::BLOCK_HARD | QuotaBits::INODE_SOFT | QuotaBits::INODE_HARD;
 
-/// One id.
+/// All projects without limits of their own. Programs of other tests belong to users and groups, too, and to no project.
+const DEFAULT: Charged = (QuotaKind::Project, EVERYBODY);
+
+/// Whose limits one has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    Own,
+    Default,
+    /// Whether the last change was carried out is not known.
+    Unknown,
+}
+
+/// One id, or the default.
 struct Limited {
+    whose: Whose,
     /// Limits of which one holds: several while nobody knows whether the last change was carried out.
     may: Vec<QuotaLimits>,
     /// Since when there may have been a soft limit.
@@ -43,7 +58,8 @@ impl Default for Limited {
     /// Nobody has set anything.
     fn default() -> Limited {
         let may = vec![QuotaLimits::default()];
-        Limited { may, soft_since: None, bytes_max: None, inodes_max: None, given_bytes: 0, given_inodes: 0 }
+        let (soft_since, bytes_max, inodes_max) = (None, None, None);
+        Limited { whose: Whose::Default, may, soft_since, bytes_max, inodes_max, given_bytes: 0, given_inodes: 0 }
     }
 }
 
@@ -54,6 +70,8 @@ pub struct Books {
     grace_s: u64,
     /// Root gives files away.
     pub gives: bool,
+    /// Projects have default limits that change.
+    defaults: bool,
     /// Longest time between two changes of limits, in milliseconds.
     every_ms: u64,
     /// Bytes beyond a limit that clients may have dirty, or on their way, when it is reached.
@@ -88,16 +106,18 @@ impl Books {
     pub fn new(context: Rc<Context>) -> Rc<Books> {
         let mut rng = context.rng("quotas");
         let config = &context.cluster.config;
-        let dirty = context.cluster.dirty_bytes_max() * (config.clients * config.osts) as u64;
+        let dirty = context.cluster.dirty_bytes_max() * (config.clients * config.osts_max()) as u64;
         let slack = dirty + ACTORS as u64 * WRITE_MAX;
         let (grace_s, every_ms) =
             ([3, 15, 604_800][rng.below(3) as usize], [800, 3000, 10_000, 40_000][rng.below(4) as usize]);
         let gives = rng.chance(0.5);
+        let defaults = context.rng("quotas: defaults").chance(0.5);
         Rc::new(Books {
             context,
             limited: RefCell::default(),
             grace_s,
             gives,
+            defaults,
             every_ms,
             slack,
             lifted: Cell::new(false),
@@ -124,17 +144,20 @@ impl Books {
     /// Sets limits, changes them and takes them away until all is calm; then none is left.
     pub async fn run(self: Rc<Self>) {
         let mut rng = self.context.rng("quotas: limits");
-        let all = everybody();
+        let mut all = everybody();
+        if self.defaults {
+            all.push(DEFAULT);
+        }
         while !self.context.calm.get() && !self.context.failed() {
             self.context.cluster.sim.sleep(Duration::from_millis(rng.below(self.every_ms))).await;
             let who = all[rng.below(all.len() as u64) as usize];
             let limits = self.draw(who, &mut rng);
-            self.set(&mut rng, who, limits).await;
+            let to_default = self.defaults && PROJECTS.contains(&who.1) && rng.chance(0.5);
+            self.set(&mut rng, who, (!to_default).then_some(limits)).await;
             self.context.ease(&mut rng).await;
         }
         for who in &all {
-            let limits = QuotaLimits::default;
-            while !self.context.failed() && !self.set(&mut rng, *who, limits()).await {
+            while !self.context.failed() && !self.set(&mut rng, *who, Some(QuotaLimits::default())).await {
                 self.context.cluster.sim.sleep(Duration::from_millis(500)).await;
             }
         }
@@ -161,33 +184,61 @@ impl Books {
         }
         limits
     }
-    /// Whether that was answered.
-    async fn set(&self, rng: &mut Rng, who: Charged, limits: QuotaLimits) -> bool {
+    /// What one may have now if its limits are to be these; `None`: the default's.
+    fn may_be(&self, limits: Option<&QuotaLimits>) -> Vec<QuotaLimits> {
+        let all = self.limited.borrow();
+        let default = || all.get(&DEFAULT).map_or_else(|| vec![QuotaLimits::default()], |l| l.may.clone());
+        limits.map_or_else(default, |limits| vec![limits.clone()])
+    }
+    /// Those whose limits change when one's do.
+    fn concerned(&self, who: Charged) -> Vec<Charged> {
+        let all = self.limited.borrow();
+        let follows = |p: &Charged| who == DEFAULT && all.get(p).is_none_or(|l| l.whose != Whose::Own);
+        let projects = PROJECTS.iter().map(|id| (QuotaKind::Project, *id)).filter(follows);
+        [who].into_iter().chain(projects).collect()
+    }
+    /// Sets limits; `None`: the default's. Whether that was answered.
+    async fn set(&self, rng: &mut Rng, who: Charged, limits: Option<QuotaLimits>) -> bool {
         let c = self.context.any_client(rng).await;
         let Some(author) = self.context.author(c) else { return false };
         let begun = self.context.cluster.sim.now();
-        {
+        let (may, concerned) = (self.may_be(limits.as_ref()), self.concerned(who));
+        for one in &concerned {
             let mut all = self.limited.borrow_mut();
-            let l = all.entry(who).or_default();
-            l.may.push(limits.clone());
+            let l = all.entry(*one).or_default();
+            l.may.extend(may.iter().cloned());
             (l.bytes_max, l.inodes_max) = (None, None);
-            if limits.block_soft > 0 || limits.inode_soft > 0 {
+            if may.iter().any(|limits| limits.block_soft > 0 || limits.inode_soft > 0) {
                 l.soft_since.get_or_insert(begun);
+            }
+            if *one == who {
+                l.whose = Whose::Unknown;
             }
         }
         let starts = self.context.server_starts();
         let told = starts.is_some() && self.all_answer(c, who).await == Some(true);
         let what = format!("quotas: limits of {} {}: {limits:?}", who.0.name(), who.1);
-        let q = SetQuotaRequest { kind: who.0, id: who.1, set: ALL_BITS, limits: limits.clone(), ..Default::default() };
+        let set = if limits.is_some() { ALL_BITS } else { QuotaBits::TO_DEFAULT };
+        let new = limits.clone().unwrap_or_default();
+        let q = SetQuotaRequest { kind: who.0, id: who.1, set, limits: new, ..Default::default() };
         let done = self
             .context
             .on(c, &what, async move |c| c.sessions().mdc().ask::<_, SetQuotaReply>(Op::MdtSetQuota, &q).await);
         match done.await {
             Some(Ok(reply)) if reply.errno == 0 => {
-                self.hold(who, &limits);
+                for one in concerned {
+                    let mut all = self.limited.borrow_mut();
+                    let l = all.entry(one).or_default();
+                    if one == who {
+                        l.whose = if limits.is_some() { Whose::Own } else { Whose::Default };
+                    }
+                    if one == who || l.whose == Whose::Default {
+                        self.hold(one, l, &may);
+                    }
+                }
                 let soon = self.context.cluster.sim.now().since(begun) < PATIENCE;
-                if told && soon {
-                    self.expect_known(c, who, &limits, starts).await;
+                if let ([limits], true) = (&may[..], told && soon) {
+                    self.expect_known(c, who, limits, starts).await;
                 }
                 true
             }
@@ -205,12 +256,10 @@ impl Books {
             None => false,
         }
     }
-    /// These are the limits.
-    fn hold(&self, who: Charged, limits: &QuotaLimits) {
-        let mut all = self.limited.borrow_mut();
-        let l = all.entry(who).or_default();
-        l.may = vec![limits.clone()];
-        if limits.block_soft == 0 && limits.inode_soft == 0 {
+    /// One of these are the limits.
+    fn hold(&self, who: Charged, l: &mut Limited, may: &[QuotaLimits]) {
+        l.may = may.to_vec();
+        if may.iter().all(|limits| limits.block_soft == 0 && limits.inode_soft == 0) {
             l.soft_since = None;
         }
         self.measure(who, l);
@@ -282,7 +331,7 @@ impl Books {
     /// # Errors
     /// Nobody is near a limit; what there is.
     pub fn may_refuse_bytes(&self, ids: &[Charged], more: u64) -> Result<(), String> {
-        let unit = self.context.cluster.osses.len() as u64 * (MIB + WRITE_MAX / 4);
+        let unit = self.context.cluster.ost_indices().len() as u64 * (MIB + WRITE_MAX / 4);
         let mut told = Vec::new();
         for who in ids {
             let counted = self.context.cluster.counted_bytes(*who);
@@ -356,12 +405,12 @@ impl Books {
             if let Some(max) = l.bytes_max {
                 let counted = self.context.cluster.counted_at_least(*who);
                 let taken: u64 = counted.iter().map(Counted::taken).sum();
-                let most = max + self.slack + l.given_bytes;
+                let most = max + self.slack + l.given_bytes + self.context.copies().1;
                 let told = format!("{name} {id} may have {max} bytes, {most} with what was under way: {counted:?}");
                 self.context.expect("quotas: bytes", if taken <= most { Ok(()) } else { Err(told) });
             }
             if let (Some(max), Some(there)) = (l.inodes_max, self.context.cluster.counted_inodes(*who)) {
-                let most = max + l.given_inodes;
+                let most = max + l.given_inodes + self.context.copies().0;
                 let told = format!("{name} {id} may have {max} inodes, {} of root's: {there}", l.given_inodes);
                 self.context.expect("quotas: inodes", if there <= most { Ok(()) } else { Err(told) });
             }

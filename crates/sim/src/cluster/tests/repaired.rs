@@ -64,3 +64,34 @@ fn that_two_files_had_these_objects_would_be_seen() {
     types::planted::plant(None);
     assert!(names.len() == 2 && checked == Ok(Outcome::Uncorrected), "{names:?} {checked:?}");
 }
+
+/// A migration, after so long of which everything dies: how many objects of nameless files a check finds gone.
+fn dies_amid_a_migration(step: u64) -> bool {
+    let mut out = None;
+    let config = ClusterConfig { ost_commit_interval: Some(Duration::from_millis(1)), ..ClusterConfig::default() };
+    with(11, FramePool::new(256 * MIB), config, async |cluster, a, _| {
+        let file = create(&a, "f").await?;
+        a.data().write(&file, 0, &[7; 100 << 10]).await?;
+        a.data().fsync(&file, false).await?;
+        let (moving, of) = (a.clone(), file.clone());
+        a.rt().spawn(async move {
+            let how = client::Migrate::default();
+            _ = moving.migrate(&cred(), of.inode(), &how, &|| false).await;
+        });
+        cluster.sim.sleep(Duration::from_millis(step)).await;
+        for id in [NodeId::Client(0), NodeId::Client(1), NodeId::Mds, NodeId::Oss(0), NodeId::Oss(1)] {
+            cluster.kill(id, false);
+        }
+        let down = Down::of(cluster);
+        assert_eq!(fsck::run(&down, true, false).await, Ok(Outcome::Clean), "{step} ms: {:?}", down.said());
+        out = Some(down.said().iter().any(|s| s.contains("files without a name are gone")));
+        Ok(())
+    });
+    out.expect("it came to its end")
+}
+
+#[test]
+fn objects_that_an_exchange_removed_are_not_missed() {
+    let seen = (0..120).filter(|step| dies_amid_a_migration(*step)).count();
+    assert!(seen > 0, "the test shows nothing");
+}
