@@ -32,6 +32,7 @@ def arguments():
     p.add_argument("--dir", type=Path, help="a directory that does not exist, for the cluster; default: below /dev/shm")
     p.add_argument("--repetitions", type=int, default=5, metavar="N", help="samples of each metric, at least 1; intervals need 2")
     p.add_argument("--scale", type=float, default=1.0, metavar="X", help="sizes times this, above 0 and at most 4; below 1 for a smoke test only")
+    p.add_argument("--preload", type=Path, metavar="LIB", help="set 000: programs have this library (libstria_posix.so), and the native path by it")
     p.add_argument("--out", type=Path, metavar="FILE", help="add the rows to this file, too")
     a = p.parse_args()
     unknown = [part for part in a.part if part not in SETS[a.set].PARTS]
@@ -43,6 +44,8 @@ def arguments():
         p.error(f"--scale {a.scale}: above 0 and at most 4")
     if not os.access(a.stria, os.X_OK):
         p.error(f"--stria {a.stria}: no program is there; build it with 'cargo build --release -p stria'")
+    if a.preload and not a.preload.is_file():
+        p.error(f"--preload {a.preload}: no library is there; build it with 'cargo build --release -p stria-preload'")
     if a.dir and a.dir.exists():
         p.error(f"--dir {a.dir}: it exists, and is removed at the end: name one that does not")
     if os.geteuid() != 0 or not os.access("/dev/fuse", os.W_OK):
@@ -53,9 +56,11 @@ def arguments():
 def main():
     a = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    command = " ".join(["bench/real.py", a.set, *a.part] + ([f"--scale {a.scale:g}"] if a.scale != 1 else []))
+    command = " ".join(["bench/real.py", a.set, *a.part] + ([f"--scale {a.scale:g}"] if a.scale != 1 else [])
+                       + (["--preload LIB"] if a.preload else []))
     stria = str(a.stria.resolve())
-    rows = Rows(stria, origin(stria, command), a.repetitions, a.scale, say=say)
+    preload = str(a.preload.resolve()) if a.preload else None
+    rows = Rows(stria, origin(stria, command), a.repetitions, a.scale, say=say, preload=preload)
     base = a.dir or Path(tempfile.mkdtemp(prefix="stria-real-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None)) / "d"
     try:
         SETS[a.set].run(rows, base.resolve(), a.part)

@@ -1,13 +1,18 @@
 """Paper 000, R32 to R41: fine accesses beside coarse ones, under cache policies, on three OSTs with emulated disks (9 ms, 60 MB/s).
 
 Everything is an eighth of the simulated experiment (sim/scenarios/paper000) but for fine accesses and stripes: caches of 150 MB at the client and of 90 MB at each
-OST. The client is behind gigabit Ethernet. Every run starts with cold caches, on servers and a mount that were started for it.
+OST. The client is behind gigabit Ethernet. The kernel asks for a large direct read one MiB after the other, so that one disk works at a time;
+programs with the native path (`--preload`) have three under way. Every run starts with cold caches, on servers and a mount that were started for it.
 """
+import json
 import os
 import random
+import subprocess
+import sys
 import time
+from pathlib import Path
 
-from .cluster import Cluster, fill
+from .cluster import Cluster, Failed, fill
 
 KIB, MIB = 1 << 10, 1 << 20
 OSTS = 3
@@ -44,27 +49,16 @@ class Bed:
         self.stop(at)
 
 
-def mixed(d, seed, share, accesses, sizes):
-    """MB/s of all accesses, and the mean response of fine ones in ms."""
-    draw = random.Random(seed)
-    files = [os.open(d / f"{i}", os.O_RDONLY) for i in range(FILES)]
-    moved, fine, begin = 0, [], time.monotonic()
-    for _ in range(accesses):
-        f = draw.choice(files)
-        if draw.random() < share:
-            since = time.monotonic()
-            got = len(os.pread(f, FINE, draw.randrange(sizes["hot"] // FINE) * FINE))
-            fine.append(time.monotonic() - since)
-            assert got == FINE
-        else:
-            at = draw.randrange((sizes["file"] - sizes["coarse"]) // MIB + 1) * MIB
-            got = len(os.pread(f, sizes["coarse"], at))
-            assert got == sizes["coarse"]
-        moved += got
-    took = time.monotonic() - begin
-    for f in files:
-        os.close(f)
-    return moved / took / 1e6, 1000 * sum(fine) / max(len(fine), 1)
+def mixed(rows, d, seed, share, accesses, sizes):
+    """MB/s of all accesses, and the mean response of fine ones in ms: of a process with the native path, if a library is given."""
+    env = {**os.environ, **({"LD_PRELOAD": rows.preload} if rows.preload else {})}
+    told = [d, FILES, seed, share, accesses, sizes["hot"], sizes["coarse"], sizes["file"]]
+    done = subprocess.run([sys.executable, "-m", "realrun.accesses", *map(str, told)], env=env, capture_output=True, text=True, check=False,
+                          cwd=Path(__file__).resolve().parent.parent)
+    if done.returncode:
+        raise Failed(f"accesses below {d}: {done.stderr.strip()}")
+    row = json.loads(done.stdout)
+    return row["mb_per_s"], row["fine_ms"]
 
 
 def case(rows, place, name, share):
@@ -79,7 +73,7 @@ def case(rows, place, name, share):
             found = {}
             for policy in ("lru", "fgf_lru"):
                 at = bed.start(policy)
-                found[policy] = mixed(at / "d", seed, share, accesses, sizes)
+                found[policy] = mixed(rows, at / "d", seed, share, accesses, sizes)
                 bed.stop(at)
             (lru, slow), (fgf, quick) = found["lru"], found["fgf_lru"]
             rows.add(f"{gain} gain_percent_p{share}", (fgf / lru - 1) * 100, "%", {"lru": lru, "fgf_lru": fgf})

@@ -8,8 +8,9 @@ from .cluster import command
 class Rows:
     """Samples by metric, in the order in which metrics came up."""
 
-    def __init__(self, stria, head, repetitions, scale=1.0, creates=200, say=lambda _: None):
+    def __init__(self, stria, head, repetitions, scale=1.0, creates=200, say=lambda _: None, preload=None):
         self.stria, self.head, self.repetitions, self.scale, self.creates, self.say = stria, head, repetitions, scale, creates, say
+        self.preload = preload
         self.all = {}
 
     def scaled(self, size, unit=1 << 20):
