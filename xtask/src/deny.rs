@@ -1,10 +1,11 @@
 //! What comes from outside: `deny.toml` against what cargo resolves, with no network and no tool; and `cargo deny` itself
 //! where it is installed.
 //!
-//! The own half reads `cargo metadata --offline` for this machine's platform: licences, sources, bans, versions of one crate
-//! beside each other, and that every direct dependency has its reason. `cargo deny` judges the same file, all platforms'
-//! crates and the licences' texts; where it is missing, that is said and the own half stands. Advisories need their
-//! database, which is fetched: `cargo deny check advisories`, wherever there is a network.
+//! The own half reads `cargo metadata` for this machine's platform, without a network unless crates have never been fetched
+//! here: licences, sources, bans, versions of one crate beside each other, and that every direct dependency has its reason.
+//! `cargo deny` judges the same file, all platforms' crates and the licences' texts; where it is missing, that is said and
+//! the own half stands. Advisories need their database, which is fetched: `cargo deny check advisories`, wherever there is a
+//! network.
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
@@ -28,9 +29,13 @@ pub fn deny(root: &Path) -> Findings {
 fn own(root: &Path) -> Result<Vec<String>, String> {
     let text = fs::read_to_string(root.join(POLICY)).map_err(|e| format!("{POLICY}: {e}"))?;
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let arguments = ["metadata", "--offline", "--locked", "--format-version", "1", "--filter-platform", &platform];
-    let out = Command::new(env!("CARGO")).current_dir(root).args(arguments).output();
-    let out = out.map_err(|e| format!("cargo: {e}"))?;
+    let arguments = ["metadata", "--locked", "--format-version", "1", "--filter-platform", &platform];
+    let read = |offline: &[&str]| Command::new(env!("CARGO")).current_dir(root).args(arguments).args(offline).output();
+    let mut out = read(&["--offline"]).map_err(|e| format!("cargo: {e}"))?;
+    if !out.status.success() {
+        // On a fresh machine nothing has fetched a crate yet.
+        out = read(&[]).map_err(|e| format!("cargo: {e}"))?;
+    }
     if !out.status.success() {
         return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&out.stderr)));
     }
