@@ -39,6 +39,30 @@ wire::message! {
         credentials: Vec<CredentialRow>,
         /// When the key of all clients was revoked; 0: it was not.
         client_key_revoked: WallTime,
+        /// Objects of stores that were lost and replaced, by OST.
+        lost: Vec<LostObjects>,
+    }
+    /// What an OST has lost with an earlier store.
+    LostObjects {
+        /// Which.
+        ost: OstIndex,
+        /// Ids of objects up to this one are of stores of before.
+        through: u32,
+    }
+}
+
+impl ClusterMap {
+    /// Objects of an OST up to `through` are lost with the store that had them.
+    pub(crate) fn lose(&mut self, ost: OstIndex, through: u32) {
+        match self.lost.binary_search_by_key(&ost, |l| l.ost) {
+            Ok(i) => self.lost[i].through = self.lost[i].through.max(through),
+            Err(i) => self.lost.insert(i, LostObjects { ost, through }),
+        }
+    }
+    /// The last object of an OST that is lost; 0: none is known to be.
+    #[must_use]
+    pub fn lost_through(&self, ost: OstIndex) -> u32 {
+        self.lost.iter().find(|l| l.ost == ost).map_or(0, |l| l.through)
     }
 }
 
@@ -159,11 +183,11 @@ impl ConfigService {
             removed: map.removed.iter().map(|r| r.ost).collect(),
         }
     }
-    /// A target announces itself. The entry as it is now, when the map changed.
+    /// A target announces itself; whether that changed the map.
     ///
     /// # Errors
     /// Why it may not.
-    pub fn register(&self, q: &RegisterRequest) -> Result<Option<OstEntry>, RegisterError> {
+    pub fn register(&self, q: &RegisterRequest) -> Result<bool, RegisterError> {
         let ost = q.entry.ost;
         if q.cluster != self.cluster {
             return Err(RegisterError::OtherCluster { ours: self.cluster, theirs: q.cluster });
@@ -179,22 +203,26 @@ impl ConfigService {
         if map.removed.iter().any(|r| r.ost == ost) {
             return Err(RegisterError::Removed(ost));
         }
-        let changed = match map.osts.binary_search_by_key(&ost, |e| e.ost) {
+        match map.osts.binary_search_by_key(&ost, |e| e.ost) {
             Ok(i) if map.osts[i].uuid != q.entry.uuid => {
                 return Err(RegisterError::IndexTaken { ost, holder: map.osts[i].uuid, asked: q.entry.uuid });
             }
-            Ok(i) if map.osts[i].nid == q.entry.nid => return Ok(None),
-            Ok(i) => {
-                map.osts[i].nid = q.entry.nid.clone();
-                map.osts[i].clone()
-            }
-            Err(i) => {
-                map.osts.insert(i, OstEntry { active: true, ..q.entry.clone() });
-                map.osts[i].clone()
-            }
-        };
+            Ok(i) if map.osts[i].nid == q.entry.nid => return Ok(false),
+            Ok(i) => map.osts[i].nid = q.entry.nid.clone(),
+            Err(i) => map.osts.insert(i, OstEntry { active: true, ..q.entry.clone() }),
+        }
         map.epoch += 1;
-        Ok(Some(changed))
+        Ok(true)
+    }
+    /// The last object of an OST that was lost with an earlier store; 0: none is known to be.
+    pub(crate) fn lost_through(&self, ost: OstIndex) -> u32 {
+        self.map.borrow().lost_through(ost)
+    }
+    /// An OST of the map.
+    #[must_use]
+    pub fn entry(&self, ost: OstIndex) -> Option<OstEntry> {
+        let map = self.map.borrow();
+        map.osts.binary_search_by_key(&ost, |e| e.ost).ok().map(|i| map.osts[i].clone())
     }
     /// Keeps a setting for good, or (`None`) forgets it; whether that changed anything. A setting that is made again
     /// comes last: later ones win where patterns overlap.
@@ -257,10 +285,11 @@ mod tests {
     #[test]
     fn a_target_registers_moves_and_keeps_its_place() {
         let c = ConfigService::new("fs", 7, "mdt", ClusterMap::default());
-        assert!(c.register(&ask(1, 11, "a:1")).unwrap().is_some());
-        assert!(c.register(&ask(0, 10, "a:1")).unwrap().is_some());
-        assert!(c.register(&ask(0, 10, "a:1")).unwrap().is_none());
-        assert_eq!(c.register(&ask(0, 10, "b:1")).unwrap().unwrap().nid, "b:1".into());
+        assert!(c.register(&ask(1, 11, "a:1")).unwrap());
+        assert!(c.register(&ask(0, 10, "a:1")).unwrap());
+        assert!(!c.register(&ask(0, 10, "a:1")).unwrap());
+        assert!(c.register(&ask(0, 10, "b:1")).unwrap());
+        assert_eq!(c.entry(OstIndex(0)).unwrap().nid, "b:1".into());
         assert_eq!(c.reply().epoch, 3);
         assert_eq!(c.reply().osts.iter().map(|e| e.ost.0).collect::<Vec<_>>(), [0, 1]);
     }
@@ -313,6 +342,7 @@ mod tests {
         let c = ConfigService::new("fs", 7, "mdt", ClusterMap::default());
         c.register(&ask(0, 10, "a:1")).unwrap();
         assert!(c.set_active(OstIndex(0), false) && !c.set_active(OstIndex(0), false));
-        assert!(!c.register(&ask(0, 10, "b:1")).unwrap().unwrap().active);
+        assert!(c.register(&ask(0, 10, "b:1")).unwrap());
+        assert!(!c.entry(OstIndex(0)).unwrap().active);
     }
 }

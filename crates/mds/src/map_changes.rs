@@ -25,8 +25,7 @@ impl Mds {
     /// The store fails.
     pub(crate) async fn change_map(self: &Rc<Self>, q: &MapChangeRequest) -> Result<MapChangeReply, FsError> {
         if self.map.was_made(q.id) {
-            self.store.sync().await?;
-            return Ok(self.changed(q));
+            return self.made_before(q).await;
         }
         let mut rows = Vec::new();
         let changed = match q.what {
@@ -52,8 +51,7 @@ impl Mds {
         if let Err(e) = changed {
             if self.map.was_made(q.id) {
                 // Asked twice at the same time, and the other one was faster.
-                self.store.sync().await?;
-                return Ok(self.changed(q));
+                return self.made_before(q).await;
             }
             return Ok(refused(e));
         }
@@ -65,6 +63,13 @@ impl Mds {
         self.store.sync().await?;
         tracing::info!(what = ?q.what, pool = %String::from_utf8_lossy(&q.pool), osts = ?q.osts, "the cluster map was changed");
         self.pool_filled.notify();
+        self.tell_clients();
+        Ok(self.changed(q))
+    }
+
+    /// The answer to a change that is asked for again. The first one may have met a store that was full: then nobody was told.
+    async fn made_before(self: &Rc<Self>, q: &MapChangeRequest) -> Result<MapChangeReply, FsError> {
+        self.store.sync().await?;
         self.tell_clients();
         Ok(self.changed(q))
     }
@@ -93,9 +98,9 @@ impl Mds {
         if self.is_in_service(ost) && !pool.has_failed() {
             return Err(MapError::Serves(ost));
         }
-        let entry = self.map.replace_store(ost, uuid)?;
-        let mut rows = self.untend_ost(ost);
         let lost = pool.last_given();
+        let entry = self.map.replace_store(ost, uuid, lost)?;
+        let mut rows = self.untend_ost(ost);
         let row = PrecreateRow { last_used: lost, ceiling: lost, ..PrecreateRow::default() };
         self.pools.borrow_mut().add(ost, self.map.is_active(ost), &row);
         rows.extend(self.pools.borrow().get(ost).map(|p| (keys::precreate(ost), Some(precreate_row(p)))));

@@ -58,6 +58,8 @@ pub struct Mds {
     pub(crate) locks: Locks,
     pub(crate) pools: RefCell<Pools>,
     pub(crate) pool_filled: Event,
+    /// Since when it is not certain that the store is its own.
+    pub(crate) unsure_since: Cell<Option<Instant>>,
     pub(crate) osts: Osts,
     pub(crate) map: ConfigService,
     pub(crate) exports: RefCell<BTreeMap<ClientId, Rc<Export>>>,
@@ -209,6 +211,7 @@ impl Mds {
             locks: Locks::new(locks),
             pools: RefCell::new(pools),
             pool_filled: Event::new(),
+            unsure_since: Cell::new(None),
             osts,
             map,
             exports: RefCell::default(),

@@ -34,6 +34,7 @@ impl Mds {
         let (from, to) = (keys::inode(q.from), keys::end_of(&[keys::INODE]));
         let (rows, more) = self.store.scan(&from, &to, INODES_MAX).await?;
         let mut reply = OstFilesReply::default();
+        let through = if q.lost { self.map.lost_through(q.ost) } else { u32::MAX };
         let (mut path_bytes, mut last) = (0, None);
         for (key, value) in rows {
             let Some(fid) = keys::fid_of(&key) else { continue };
@@ -43,7 +44,7 @@ impl Mds {
             }
             last = Some(fid);
             let inode = Inode::decode(fid, &value).ok_or(FsError::Corrupt)?;
-            if let Some(file) = self.on_ost(&inode, q.ost).await? {
+            if let Some(file) = self.on_ost(&inode, q.ost, through).await? {
                 path_bytes += file.path.len() + 64;
                 reply.files.push(file);
             }
@@ -54,7 +55,8 @@ impl Mds {
         Ok(reply)
     }
 
-    async fn on_ost(self: &Rc<Self>, inode: &Inode, ost: OstIndex) -> Result<Option<OstFile>, FsError> {
+    /// A file that has objects up to `through` on an OST.
+    async fn on_ost(self: &Rc<Self>, inode: &Inode, ost: OstIndex, through: u32) -> Result<Option<OstFile>, FsError> {
         if !inode.is_file() || !inode.has(InodeFlags::HAS_LAYOUT) {
             return Ok(None);
         }
@@ -71,7 +73,7 @@ impl Mds {
             }
         };
         let (_, layout) = layout::xattr::decode_layout(&bytes).map_err(FsError::from)?;
-        let there = layout.objects().iter().filter(|o| o.ost == ost).count() as u32;
+        let there = layout.objects().iter().filter(|o| o.ost == ost && o.object.0.oid <= through).count() as u32;
         if there == 0 {
             return Ok(None);
         }

@@ -267,17 +267,20 @@ impl ConfigService {
         map.epoch += 1;
         Ok(())
     }
-    /// Another store takes the place of the one that an OST had; nobody serves it yet. Its entry as it is now.
+    /// Another store takes the place of the one that an OST had, of which objects up to `through` are lost; nobody serves it yet. Its entry
+    /// as it is now.
     ///
     /// # Errors
     /// There is no such OST.
-    pub fn replace_store(&self, ost: OstIndex, uuid: u64) -> Result<OstEntry, MapError> {
+    pub fn replace_store(&self, ost: OstIndex, uuid: u64, through: u32) -> Result<OstEntry, MapError> {
         let entry = {
             let mut map = self.map.borrow_mut();
             map.epoch += 1;
             let entry = map.osts.iter_mut().find(|e| e.ost == ost).ok_or(MapError::NoOst(ost))?;
             entry.uuid = uuid;
-            entry.clone()
+            let entry = entry.clone();
+            map.lose(ost, through);
+            entry
         };
         self.set_away(ost, true);
         Ok(entry)

@@ -73,6 +73,7 @@ pub async fn replace_ost(kv: &Rc<dyn MetaKv>, ost: OstIndex, uuid: u64, lost_thr
     {
         entry.uuid = uuid;
         map.epoch += 1;
+        map.lose(ost, lost_through);
         batch.changes.insert(map_key, Some(wire::encode(&map)));
     }
     if lost_through > 0 {

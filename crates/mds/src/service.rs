@@ -3,7 +3,7 @@ use std::rc::Rc;
 
 use ptlrpc::{Export, ReplyRecord, Request, Service, SessionRecord};
 use rt::LocalFuture;
-use types::{ClientId, FsError, HandleId, OstIndex, Transno};
+use types::{ClientId, Duration, FsError, HandleId, OstIndex, Transno};
 use wire::connect::{Lasting, MapChangeRequest, OstFilesRequest, ParamsRequest, RegisterRequest};
 use wire::credential::CredentialsRequest;
 use wire::lock::{CancelRequest, ConvertRequest, EnqueueReply, EnqueueRequest};
@@ -285,17 +285,19 @@ impl Mds {
             tracing::warn!(target = %String::from_utf8_lossy(&q.entry.target), "may not register: {e}");
             FsError::from(&e)
         })?;
-        if let Some(entry) = changed {
-            if !types::planted!("added-forgotten") {
-                self.save_map().await?;
-            }
+        if !changed {
+            // Asked twice at the same time, or again after the store was full: whoever is answered does not ask again.
+            self.store.sync().await?;
+        } else if !types::planted!("added-forgotten") {
+            self.save_map().await?;
+        }
+        // It may have been removed meanwhile.
+        let entry = self.map.entry(q.entry.ost).ok_or(FsError::NotFound)?;
+        if !self.is_tended(&entry) {
             tracing::info!(ost = %entry.ost, nid = %String::from_utf8_lossy(&entry.nid), "registered");
             self.tend_ost(&entry);
             // It counts at once, and may serve what was asked for before it came.
             self.tell_map(entry.ost);
-        } else {
-            // Asked twice at the same time: whoever is answered does not ask again.
-            self.store.sync().await?;
         }
         Ok(())
     }
@@ -379,7 +381,8 @@ impl Mds {
             Err(e) => Err(e),
         };
         let engine = self.store.engine();
-        if !engine.is_sure() && engine.confirm().await.is_err() {
+        let sure = engine.is_sure() || types::planted!("answered-unconfirmed");
+        if !sure && engine.confirm().await.is_err() {
             // Another server has the store and answers; the client asks it when the sessions of this one end.
             return std::future::pending().await;
         }
@@ -491,6 +494,9 @@ fn value(_: &Rc<Mds>, value: Vec<u8>) -> Result<BytesReply, FsError> {
     Ok(BytesReply { value: Bytes(value) })
 }
 
+/// How long clients stay with a server that does not know whether its store is its own: no longer than a standby takes to follow it.
+const UNSURE_MAX: Duration = Duration::from_secs(2);
+
 impl Service for Mds {
     fn target(&self) -> String {
         self.target.clone()
@@ -509,6 +515,16 @@ impl Service for Mds {
     }
     fn epoch(&self) -> u64 {
         self.boot
+    }
+    fn is_unsure(&self) -> bool {
+        if self.store.engine().is_sure() || types::planted!("unsure-and-kept") {
+            self.unsure_since.set(None);
+            return false;
+        }
+        let now = self.rt.now();
+        let since = self.unsure_since.get().unwrap_or(now);
+        self.unsure_since.set(Some(since));
+        now.since(since) >= UNSURE_MAX
     }
     fn is_revoked(&self, credential: u64) -> bool {
         self.map.is_revoked(credential)

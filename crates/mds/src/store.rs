@@ -310,24 +310,33 @@ impl MetaStore {
         sealed.map(|v| unseal(key, v)).transpose()
     }
 
-    /// The first pairs of a range as of now, and whether there are more; values unsealed. For scans by background work.
+    /// The first pairs of a range as of when this is called, and whether there are more; values unsealed. For scans by background work.
     ///
     /// # Errors
     /// As the engine answers.
     pub async fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<(Vec<crate::tx::Pair>, bool), KvError> {
         let answer = self.snapshot.borrow().range(from, to, limit);
-        let pairs = match answer {
-            Answer::Now(r) => r?,
-            Answer::Later(f) => f.await?,
+        let mut pending = Overlay::new();
+        let (pairs, is_late) = match answer {
+            Answer::Now(r) => (r?, false),
+            Answer::Later(f) => {
+                // Until the answer is there these may be committed: then neither the snapshot that was asked has them nor are they pending.
+                self.overlay_range(from, to, None, &mut pending);
+                (f.await?, !types::planted!("scan-apart"))
+            }
         };
         let full = pairs.len() == limit;
         let bound = if full { pairs.last().map(|(k, _)| k.clone()) } else { None };
+        if !is_late {
+            pending.clear();
+            self.overlay_range(from, to, bound.as_deref(), &mut pending);
+        }
         let mut merged: Overlay = BTreeMap::new();
         for (k, v) in pairs {
             let v = unseal(&k, v)?;
             merged.insert(Key::from_vec(k), Some(v));
         }
-        self.overlay_range(from, to, bound.as_deref(), &mut merged);
+        merged.extend(pending.into_iter().filter(|(k, _)| bound.as_ref().is_none_or(|b| k[..] <= b[..])));
         Ok((merged.into_iter().filter_map(|(k, v)| Some((k, v?))).collect(), full))
     }
 
@@ -513,8 +522,50 @@ impl MetaStore {
 mod tests {
     use simworld::TestWorld;
 
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::Poll;
+
     use super::*;
     use crate::MemoryKv;
+
+    #[test]
+    fn a_scan_whose_answer_comes_after_a_commit_has_what_was_committed_meanwhile() {
+        let world = TestWorld::new(1, 1 << 20);
+        let (boot, rt) = (3_u64, world.rt());
+        world.run(async {
+            let kv = MemoryKv::new();
+            kv.set_slow_reads(true);
+            let mut batch = KvBatch::default();
+            batch.changes.insert(keys::plain(keys::BOOT), Some(boot.to_le_bytes().to_vec()));
+            kv.commit(Arc::new(batch)).await.unwrap();
+            let store = MetaStore::open(kv, CommitConfig::default(), boot, &Counters::default()).await.unwrap();
+            rt.spawn(store.clone().run(rt.clone()));
+            let put = |key: &[u8], value| store.apply([(keys::plain(key), value)], 0, 0);
+            put(b"xa", Some(vec![1]));
+            put(b"xb", Some(vec![2]));
+            put(b"xc", Some(vec![3]));
+            store.sync().await.unwrap();
+            put(b"xb", None);
+            put(b"xbb", Some(vec![4]));
+            put(b"xd", Some(vec![5]));
+            let names = |rows: Vec<crate::tx::Pair>| {
+                rows.into_iter().map(|(k, _)| String::from_utf8(k.to_vec()).unwrap()).collect::<Vec<_>>()
+            };
+            let (mut all, mut first) = (pin!(store.scan(b"x", b"y", 9)), pin!(store.scan(b"x", b"y", 2)));
+            poll_fn(|cx| {
+                assert!(all.as_mut().poll(cx).is_pending() && first.as_mut().poll(cx).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            store.sync().await.unwrap();
+            let (rows, more) = all.await.unwrap();
+            assert_eq!((names(rows), more), (vec!["xa".into(), "xbb".into(), "xc".into(), "xd".into()], false));
+            let (rows, more) = first.await.unwrap();
+            assert_eq!((names(rows), more), (vec!["xa".to_owned()], true), "up to xb, which is gone");
+            store.stop();
+        });
+    }
 
     #[test]
     fn what_a_client_was_told_is_committed_stays_so_when_the_last_replay_is_in() {

@@ -56,6 +56,11 @@ pub trait Service: 'static {
     fn is_replaced(&self) -> bool {
         false
     }
+    /// Whether another server may have its store, for longer than a slow answer of the store's engine explains: clients look elsewhere
+    /// meanwhile, and those who find nobody there come back.
+    fn is_unsure(&self) -> bool {
+        false
+    }
     /// A client has seen a server of a later epoch: it is time to look whether the store is still this one's.
     fn look_whether_replaced(self: Rc<Self>) {}
     /// Whether a credential ([`crate::CLIENT_KEY`]: the key of all clients) was revoked.
@@ -394,7 +399,8 @@ impl Server {
         let limit = self.config.client_timeout;
         while !self.stopping.get() && !target.is_out.get() {
             self.rt.sleep(limit / 4).await;
-            if target.recovery.is_active() {
+            // Who cannot come back to a server that is unsure of its store is not silent.
+            if target.recovery.is_active() || target.service.is_unsure() {
                 continue;
             }
             for client in target.gone(|e| !e.is_connected()) {
@@ -503,6 +509,13 @@ impl Server {
             }
             if target.service.is_replaced() {
                 return Err(io::Error::other("another server has this target's store"));
+            }
+            if target.service.is_unsure() {
+                export.last_heard.set(self.rt.now());
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "another server may have this target's store",
+                ));
             }
             // What was under way over an earlier connection comes again over the present one.
             if !export.is_over(sink) {

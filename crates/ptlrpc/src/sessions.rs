@@ -112,6 +112,15 @@ impl Server {
                 format!("the peer has seen {name} in epoch {}, this is epoch {epoch}", auth.epoch),
             );
         }
+        if target.service.is_unsure() {
+            if let Some(export) = target.exports.borrow().get(&client) {
+                export.last_heard.set(self.rt.now());
+            }
+            return refuse(
+                FsError::Stale,
+                format!("{name} does not know at present whether its store is another server's"),
+            );
+        }
         let whose = Whose {
             recoverable: ask.recoverable,
             held: Binding::of(&auth.identity),

@@ -174,6 +174,8 @@ pub fn serve_oss(rt: &Rt, oss: Rc<Oss>, nid: &Nid, mds: &Nid, key: &ClusterKey) 
 
 /// How long a metadata server may be silent before that is told.
 const REGISTER_WAIT: Duration = Duration::from_secs(5);
+/// Pause before one is asked again whose store has failed, or is full.
+const REGISTER_AGAIN: Duration = Duration::from_secs(1);
 
 struct Nobody;
 impl Callbacks for Nobody {
@@ -224,7 +226,38 @@ fn visitor(rt: &Rt, mds: &Nid, key: &ClusterKey) -> ImportConfig {
     }
 }
 
+/// Whether a metadata server has said no for good; any other failure is its own, its store's or the network's, and passes.
+const fn is_refusal(e: FsError) -> bool {
+    use FsError::{Access, CrossDevice, Exists, Invalid, NotFound, NotPermitted};
+    matches!(e, Access | CrossDevice | Exists | Invalid | NotFound | NotPermitted)
+}
+
 async fn register(rt: &Rt, identity: &StoreIdentity, mds: &Nid, key: &ClusterKey, nid: &Nid) -> Result<(), FsError> {
+    let mut told = None;
+    loop {
+        match register_once(rt, identity, mds, key, nid).await {
+            Err(e) if !is_refusal(e) => {
+                if told.replace(e) != Some(e) {
+                    let target = identity.target();
+                    tracing::warn!(
+                        target,
+                        "the metadata server at {mds} cannot take it in now ({e}); it is asked again"
+                    );
+                }
+                rt.sleep(REGISTER_AGAIN).await;
+            }
+            done => return done,
+        }
+    }
+}
+
+async fn register_once(
+    rt: &Rt,
+    identity: &StoreIdentity,
+    mds: &Nid,
+    key: &ClusterKey,
+    nid: &Nid,
+) -> Result<(), FsError> {
     let callbacks: Rc<dyn Callbacks> = Rc::new(Nobody);
     let import = Import::new(rt.clone(), visitor(rt, mds, key), Rc::downgrade(&callbacks));
     let mut told = false;

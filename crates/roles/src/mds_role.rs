@@ -47,6 +47,11 @@ impl MdsRole {
             (None, None) => Some(format!("{}: its store failed and is being opened again", self.target)),
         }
     }
+    /// Whether another server has taken its store over, as far as it knows.
+    #[must_use]
+    pub fn is_replaced(&self) -> bool {
+        self.replaced.why.borrow().is_some()
+    }
     /// Waits until another server has taken its store over; says how that is known. It answers nothing any more then: a server that is
     /// started anew waits for its turn.
     pub async fn replaced(&self) -> String {

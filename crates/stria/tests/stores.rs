@@ -258,10 +258,14 @@ fn a_lost_ost_is_replaced_while_programs_go_on() {
         let shown = good(&["status", text(&up.at(""))]);
         assert!(shown.contains("ost replace 1"), "{shown}");
         let said = beside(&up, || good(&["ost", "replace", "OST0001", "--dir", &dir]));
-        assert!(said.contains("OST 1 of 'stria' takes files") && said.contains("ost files 1"), "{said}");
+        assert!(said.contains("OST 1 of 'stria' takes files") && said.contains("ost files 1 --lost"), "{said}");
         let listed = good(&["ost", "files", "1", text(&up.at(""))]);
         assert!(listed.contains("lost\n"), "{listed}");
         up.file_on("new", 1, b"on the new store");
+        let (all, lost) = (["ost", "files", "1", text(&up.at(""))], ["ost", "files", "1", "--lost", text(&up.at(""))]);
+        let (all, lost) = (good(&all), good(&lost));
+        assert!(all.contains("lost\n") && all.contains("new\n"), "{all}");
+        assert!(lost.contains("lost\n") && !lost.contains("new\n") && lost.contains("1 file(s)"), "{lost}");
         assert_eq!(fs::read(up.at("new")).unwrap(), b"on the new store");
         answers_eio(&up.at("lost"));
         let shown = good(&["status", text(&up.at(""))]);

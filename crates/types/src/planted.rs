@@ -113,6 +113,19 @@ pub const BUGS: &[Bug] = &[
     bug("share-not-kept", "An OST forgets, when it dies, that it gave a part of its share back."),
     bug("share-said-early", "An OST says that it gave a part of its share back before its store knows."),
     bug("share-told-late", "What an OST said of its share before it said something else counts."),
+    bug(
+        "scan-apart",
+        "Background work of the metadata server does not see what is committed while its look at the store is under way.",
+    ),
+    bug(
+        "unsure-and-kept",
+        "A metadata server that cannot reach its store keeps its clients, whatever another one does.",
+    ),
+    bug("answered-unconfirmed", "A metadata server answers without asking whether the store is still its own."),
+    bug(
+        "removed-unconfirmed",
+        "A metadata server has OSTs remove what it knows nothing of without asking whether the store is still its own.",
+    ),
     bug("default-unheard", "An OST that comes back is not told which kinds have default limits."),
     bug("tight-unheard", "A client goes on to write under grant for somebody who has little left."),
     bug("replay-unrecorded", "What clients replay to a restarted metadata server has no records in the changelog."),

@@ -187,6 +187,8 @@ message! {
         ost: OstIndex,
         /// Inodes from this FID on; zero: from the first one.
         from: Fid,
+        /// Only files whose objects there were lost with an earlier store of the OST.
+        lost: bool,
     }
     /// A file that has objects on an OST.
     OstFile {
@@ -198,7 +200,7 @@ message! {
         size: u64,
         /// Its stripes in all.
         stripes: u32,
-        /// Those of them on the OST.
+        /// Those of them on the OST, or lost there.
         there: u32,
     }
     /// `OstFiles` reply.

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use rt::LocalFuture;
+use rt::sync::yield_now;
 
 use super::{Answer, KvBatch, KvError, KvLimits, KvSnapshot, MetaKv, Pairs};
 
@@ -125,7 +126,13 @@ struct MemorySnapshot {
 
 impl MemorySnapshot {
     fn answer<T: 'static>(&self, value: T) -> Answer<T> {
-        if self.slow { Answer::Later(Box::pin(async move { Ok(value) })) } else { Answer::Now(Ok(value)) }
+        if !self.slow {
+            return Answer::Now(Ok(value));
+        }
+        Answer::Later(Box::pin(async move {
+            yield_now().await;
+            Ok(value)
+        }))
     }
 }
 

@@ -34,8 +34,13 @@ fn ost_of(fs: &Fs, f: Fid) -> u16 {
     layout_of(fs, f).objects()[0].ost.0
 }
 fn files_on(fs: &Fs, ost: u16) -> Vec<String> {
-    let r: OstFilesReply =
-        fs.call(Op::OstFiles, &OstFilesRequest { ost: OstIndex(ost), ..OstFilesRequest::default() }).unwrap();
+    files(fs, &OstFilesRequest { ost: OstIndex(ost), ..OstFilesRequest::default() })
+}
+fn lost_on(fs: &Fs, ost: u16) -> Vec<String> {
+    files(fs, &OstFilesRequest { ost: OstIndex(ost), lost: true, ..OstFilesRequest::default() })
+}
+fn files(fs: &Fs, q: &OstFilesRequest) -> Vec<String> {
+    let r: OstFilesReply = fs.call(Op::OstFiles, q).unwrap();
     assert!(r.next.is_zero());
     r.files.iter().map(|f| String::from_utf8(f.path.to_vec()).unwrap()).collect()
 }
@@ -162,6 +167,12 @@ fn a_new_store_takes_the_place_of_a_lost_one_while_the_server_runs_and_gets_obje
     let made_now: Vec<Fid> = (0..40).map(|i| fs.create(d, &format!("g{i}")).unwrap()).collect();
     let given: Vec<u32> = made_now.iter().filter_map(|f| object_on_1(&fs, *f)).collect();
     assert!(given.len() > 5 && given.iter().all(|oid| *oid > through), "{given:?} {through}");
+    let left: Vec<String> =
+        (4..40).filter(|i| object_on_1(&fs, files[*i]).is_some()).map(|i| format!("d/f{i}")).collect();
+    let (mut named, all) = (lost_on(&fs, 1), files_on(&fs, 1));
+    named.sort_by_key(|name| name[3..].parse::<u32>().unwrap());
+    assert_eq!((named, all.len()), (left.clone(), left.len() + given.len()));
+    assert!(lost_on(&fs, 0).is_empty());
     fs.pass(20);
     fs.sync();
     let kv: std::rc::Rc<dyn crate::MetaKv> = fs.kv.clone();
@@ -190,6 +201,20 @@ fn an_ost_that_registers_twice_at_the_same_time_is_not_answered_before_its_place
     first.unwrap();
     let fs = fs.crash();
     assert!(fs.mds.map.has_ost(OstIndex(2)), "it does not ask again");
+}
+
+#[test]
+fn an_ost_that_registers_again_after_the_store_was_full_is_used() {
+    let fs = Fs::new();
+    let q = RegisterRequest { entry: entry(2), cluster: 77 };
+    fs.mds.store().stalled.set(true);
+    assert_eq!(fs.call::<_, ConfigReply>(Op::Register, &q).unwrap_err(), FsError::NoSpace);
+    fs.mds.store().stalled.set(false);
+    let _: ConfigReply = fs.call(Op::Register, &q).unwrap();
+    fs.world.settle();
+    fs.pass(5);
+    let used: Vec<u16> = (0..30).map(|i| ost_of(&fs, fs.create(ROOT, &format!("f{i}")).unwrap())).collect();
+    assert!(used.contains(&2), "{used:?}");
 }
 
 #[test]

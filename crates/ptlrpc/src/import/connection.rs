@@ -185,9 +185,10 @@ impl Import {
                 Err(refused("the server refused our cluster key: check cluster.key_file on both sides"))
             }
             Err(e @ (FsError::KeyExpired | FsError::KeyRevoked | FsError::KeyRejected)) => Err(self.barred(e)),
-            Err(FsError::Stale) => {
-                Err(bad(&format!("{} was replaced by a later server of its target", self.nid.borrow())))
-            }
+            Err(FsError::Stale) => Err(bad(&format!(
+                "{} was replaced by a later server of its target, or may have been",
+                self.nid.borrow()
+            ))),
             Err(FsError::Exists) => Err(refused(&format!("another client has a session with the id {client} there"))),
             Err(e) => Err(bad(&e.to_string())),
         }

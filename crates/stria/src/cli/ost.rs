@@ -110,4 +110,7 @@ pub struct OstFiles {
     /// Names end with NUL bytes, and stand alone
     #[arg(short = '0', long)]
     pub null: bool,
+    /// Only those that lost something there with a store that was replaced
+    #[arg(long)]
+    pub lost: bool,
 }

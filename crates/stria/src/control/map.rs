@@ -68,7 +68,8 @@ impl Shard {
     pub(super) async fn ost_files(&self, request: &Value) -> Value {
         let ost = OstIndex(request["ost"].as_u64().and_then(|o| u16::try_from(o).ok()).unwrap_or(u16::MAX));
         let from = request["from"].as_str().and_then(Fid::parse).unwrap_or(Fid::ZERO);
-        let question = OstFilesRequest { ost, from };
+        let lost = request["lost"].as_bool().unwrap_or(false);
+        let question = OstFilesRequest { ost, from, lost };
         let answer: Result<OstFilesReply, FsError> = self.client.sessions().mdc().ask(Op::OstFiles, &question).await;
         match answer {
             Ok(reply) => {

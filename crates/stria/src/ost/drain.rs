@@ -37,7 +37,7 @@ pub fn drain(a: &OstDrain) -> Outcome {
     }
     if !cluster.list("removed").contains(&ost) {
         let (mut files, mut bytes) = (0, 0);
-        cluster.each_file(ost, |file| {
+        cluster.each_file(ost, false, |file| {
             // One that was removed needs no room elsewhere: it goes when the last program closes it.
             let moves = if file.has_name() { file.there } else { 0 };
             (files, bytes) = (files + 1, bytes + moves);
@@ -140,7 +140,7 @@ fn empty(cluster: &Cluster, ost: u16, bytes_per_s: u64, (files, bytes): (u64, u6
     loop {
         let before = progress.moved;
         let (mut left, mut named, mut last) = (0u64, Vec::new(), None);
-        cluster.each_file(ost, |file| {
+        cluster.each_file(ost, false, |file| {
             match one(cluster, &file, bytes_per_s) {
                 Ok(()) => progress.on_moved(&file),
                 Err(e) => {

@@ -90,11 +90,12 @@ impl Cluster {
         let why = format!("OST {index} is not part of file system '{}': it has {}", self.fsname(), all.join(", "));
         Err(Failure::with_errno(why, libc::ENOENT))
     }
-    /// Calls `each` with every file that has objects on an OST.
-    fn each_file(&self, ost: u16, mut each: impl FnMut(File) -> Outcome) -> Outcome {
+    /// Calls `each` with every file that has objects on an OST; with `lost` only with those that lost some there.
+    fn each_file(&self, ost: u16, lost: bool, mut each: impl FnMut(File) -> Outcome) -> Outcome {
         let mut from = Value::Null;
         loop {
-            let page = control::ask(self.connection, &json!({"do": "ost_files", "ost": ost, "from": from}))?;
+            let page =
+                control::ask(self.connection, &json!({"do": "ost_files", "ost": ost, "from": from, "lost": lost}))?;
             for file in page["files"].as_array().map(Vec::as_slice).unwrap_or_default() {
                 each(File::read(file))?;
             }
@@ -137,7 +138,7 @@ fn files(a: &OstFiles) -> Outcome {
     let ost = cluster.index(&a.ost, true)?;
     let mut out = std::io::BufWriter::new(std::io::stdout());
     let (mut files, mut bytes) = (0u64, 0u64);
-    let listed = cluster.each_file(ost, |file| {
+    let listed = cluster.each_file(ost, a.lost, |file| {
         (files, bytes) = (files + 1, bytes + file.there);
         let path = cluster.mount_point().join(&file.path);
         let written = match (a.null, file.has_name()) {
@@ -158,7 +159,8 @@ fn files(a: &OstFiles) -> Outcome {
     listed?;
     flushed.map_err(|e| Failure::from(format!("ost files: {e}")))?;
     if !a.null {
-        note!("OST {ost}: {files} file(s), about {} of them there", types::format_size(bytes));
+        let what = if a.lost { "lost" } else { "there" };
+        note!("OST {ost}: {files} file(s), about {} of them {what}", types::format_size(bytes));
     }
     Ok(())
 }

@@ -27,9 +27,7 @@ pub fn replace(a: &OstReplace) -> Outcome {
     let uuid = made(&mut dir, &known, index, &config)?;
     let (fsname, at) = (&dir.fsname, dir.path().display());
     say!("OST {index} of '{fsname}' has a new store; what the earlier one held is lost:");
-    say!(
-        "  'stria ost files {index}' names the files that had objects there, until there are new ones; 'stria fsck' tells them apart"
-    );
+    say!("  'stria ost files {index} --lost' names the files that had objects there");
     if known.up.is_some() {
         known.serve(index)?;
     } else if known.runs() && serves(&dir, index) {
