@@ -184,3 +184,15 @@ fn planted_bugs_are_found() {
         assert!(found_within(name, most).is_some(), "{name} is not found by {most} seeds");
     }
 }
+
+#[test]
+fn nothing_is_lost_when_a_standby_follows_a_metadata_server_that_lives() {
+    let faults = FaultConfig { database: 4.0, kill_client: 1.0, interval_s: 4.0, ..FaultConfig::default() };
+    let cluster = ClusterConfig { database: Some(Duration::from_millis(10)), ..ClusterConfig::default() };
+    let reports = all_well("standby_follows", seeds(0..6), |s| RunConfig {
+        cluster: cluster.clone(),
+        ..config(s, faults.clone())
+    });
+    let times: u64 = reports.iter().map(|r| r.counts.by_class[FaultClass::Standby.index()]).sum();
+    assert!(times > 6, "{times}");
+}

@@ -3,13 +3,12 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use fsck::Outcome;
-use mds::MetaKv;
 use mds::check::Report;
 use oss::store::{ObjectInfo, ObjectStore, Owner};
 use types::ObjectId;
 
 use super::context::Context;
-use super::nodes::{open_mdt, open_ost};
+use super::nodes::open_ost;
 
 mod down;
 mod rotten;
@@ -44,12 +43,9 @@ async fn check_counts(context: &Rc<Context>) {
 
 async fn check_all(context: &Rc<Context>) {
     let cluster = &context.cluster;
-    let rt = cluster.mds.host.boot();
-    let report = match open_mdt(&rt, false) {
-        Ok(kv) => {
-            let kv: Rc<dyn MetaKv> = kv;
-            mds::check::check(&kv).await.map_err(|e| e.to_string())
-        }
+    let rt = cluster.mds.host().boot();
+    let report = match cluster.mdt_store(&rt).await {
+        Ok(kv) => mds::check::check(&kv).await.map_err(|e| e.to_string()),
         Err(e) => Err(e),
     };
     let report = match report {
@@ -63,7 +59,7 @@ async fn check_all(context: &Rc<Context>) {
     let owned: BTreeSet<ObjectId> = report.objects.keys().chain(&report.doomed).copied().collect();
     let mut missing: BTreeSet<ObjectId> = report.objects.keys().copied().collect();
     for (i, oss) in cluster.ost_indices().into_iter().zip(cluster.osses()) {
-        let rt = oss.host.boot();
+        let rt = oss.host().boot();
         match open_ost(&rt, types::MIB, cluster.config.commit_interval).await {
             Ok(store) => check_ost(context, i, &store, (&report, &owned), &mut missing).await,
             Err(e) => context.complain(format!("the store of OST {i}: {e}")),

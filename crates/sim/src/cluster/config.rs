@@ -64,6 +64,9 @@ pub struct ClusterConfig {
     pub grant_shrink_interval: Duration,
     /// Servers open a store again that failed, when its disk is well.
     pub reopens: bool,
+    /// The metadata store is a database that the metadata server reaches from two hosts: the slowest trip there or back. `None`: it is on
+    /// the server's disk.
+    pub database: Option<Duration>,
 }
 
 impl ClusterConfig {
@@ -120,6 +123,7 @@ impl Default for ClusterConfig {
             glimpse_timeout: Duration::from_secs(7),
             grant_shrink_interval: Duration::from_secs(1200),
             reopens: false,
+            database: None,
         }
     }
 }

@@ -15,6 +15,7 @@ mod fsck;
 mod growth;
 mod heal;
 mod rot;
+mod standby;
 mod wished;
 
 /// How often what goes wrong.
@@ -48,6 +49,8 @@ pub struct FaultConfig {
     pub disk_heals: f64,
     /// Share that ends all servers and has their stores checked and repaired.
     pub fsck: f64,
+    /// Share that has the database of the metadata store not answer for a while, or a standby follow the metadata server.
+    pub database: f64,
     /// Share that fills the file system below a server's store for a while.
     pub full_disk: f64,
     /// Probability that a cut is one in one direction only.
@@ -93,6 +96,7 @@ impl Default for FaultConfig {
             page_rot: 0.0,
             disk_heals: 0.0,
             fsck: 0.0,
+            database: 0.0,
             full_disk: 0.0,
             one_way: 0.0,
             dies_too: 0.0,
@@ -214,6 +218,7 @@ impl Faults {
             c.page_rot,
             c.disk_heals,
             c.fsck,
+            c.database,
         ];
         let mut at = rng.unit() * shares.iter().sum::<f64>();
         let kind = shares.iter().position(|s| {
@@ -246,6 +251,7 @@ impl Faults {
             Some(10) => self.page_rot(&mut rng).await,
             Some(11) => self.disk_heals(&mut rng).await,
             Some(12) => self.fsck(&mut rng).await,
+            Some(13) => self.database_fails(&mut rng).await,
             _ => {}
         }
     }
@@ -298,7 +304,7 @@ impl Faults {
     }
     /// Takes a node for a fault; false when another fault has it or it does not run.
     fn take(&self, id: NodeId) -> bool {
-        self.context.cluster.node(id).host.runs() && self.busy.borrow_mut().insert(id)
+        self.context.cluster.node(id).host().runs() && self.busy.borrow_mut().insert(id)
     }
     fn give_back(&self, id: NodeId) {
         self.busy.borrow_mut().remove(&id);
@@ -342,7 +348,7 @@ impl Faults {
             _ => return false,
         };
         let (messages, amid_a_cut) = (words.messages, words.is_amid_a_cut());
-        let host = &self.context.cluster.node(id).host;
+        let host = self.context.cluster.node(id).host();
         let silent = host.falls_silent(move |head| words.begin_with(head), messages);
         let met = rt::sync::race(silent, self.context.cluster.sim.sleep(SILENT_WITHIN)).await;
         amid_a_cut && met.is_ok()
@@ -358,13 +364,16 @@ impl Faults {
             self.context.count(|c| c.kills += 1);
             // Short outages are as likely as long ones.
             self.sleep(longest * rng.unit() * rng.unit()).await;
+            if id == NodeId::Mds && cluster.has_database() && rng.chance(0.5) {
+                cluster.mds.change_hosts();
+            }
             if let Err(e) = cluster.start(id).await {
                 self.context.complain(e);
             }
             tracing::info!("{id} runs again");
             if let Some(client) = stands.take() {
                 self.sleep(8.0 * rng.unit()).await;
-                cluster.node(client).host.continue_process();
+                cluster.node(client).host().continue_process();
                 self.give_back(client);
             }
             if matches!(id, NodeId::Client(_)) || !rng.chance(self.config.again) {
@@ -397,14 +406,14 @@ impl Faults {
         self.sleep(0.005 * rng.unit() * rng.unit()).await;
         self.note(FaultClass::Pause, &format!("{client} stands still amid a recovery"));
         self.context.was_away(client);
-        self.context.cluster.node(client).host.stop_process();
+        self.context.cluster.node(client).host().stop_process();
         self.sleep(8.0 + 8.0 * rng.unit()).await;
         Some(client)
     }
 
     /// A node loses its power before its `nth` sync from now, if that comes within so many seconds.
     async fn dies_at_sync(&self, id: NodeId, nth: u64, seconds: u32) {
-        let host = &self.context.cluster.node(id).host;
+        let host = self.context.cluster.node(id).host();
         host.lose_power_at_sync(nth);
         for _ in 0..seconds * 20 {
             if !host.runs() {
@@ -416,7 +425,7 @@ impl Faults {
 
     /// The time until a server that recovers dies again; whether by its power.
     async fn recovers_a_while(&self, id: NodeId, rng: &mut Rng) -> bool {
-        let host = &self.context.cluster.node(id).host;
+        let host = self.context.cluster.node(id).host();
         let power = rng.chance(self.config.power);
         let most = 4 << rng.below(6);
         let nth = 1 + rng.below(most);
@@ -480,7 +489,7 @@ impl Faults {
     async fn reset(&self, which: Option<usize>, rng: &mut Rng) {
         let (a, b) = self.any_pair(which, rng);
         let cluster = &self.context.cluster;
-        let n = cluster.sim.reset(&cluster.node(a).host, &cluster.node(b).host);
+        let n = cluster.sim.reset(cluster.node(a).host(), cluster.node(b).host());
         self.note(FaultClass::Reset, &format!("{n} connections between {a} and {b} are reset"));
         if self.server_dies(rng) {
             self.sleep(0.03 * rng.unit()).await;
@@ -491,7 +500,7 @@ impl Faults {
     async fn cut(&self, which: Option<usize>, rng: &mut Rng) {
         let (a, b) = self.any_pair(which, rng);
         let cluster = &self.context.cluster;
-        let (x, y) = (&cluster.node(a).host, &cluster.node(b).host);
+        let (x, y) = (cluster.node(a).host(), cluster.node(b).host());
         let time = self.config.cut_max_s * rng.unit() * rng.unit();
         [a, b].into_iter().for_each(|id| self.context.was_away(id));
         let class = if time > CUT_SHORT_S { FaultClass::LongCut } else { FaultClass::Cut };
@@ -522,14 +531,14 @@ impl Faults {
         if rng.chance(self.config.stalled) {
             let seconds = 5.0 + 115.0 * rng.unit() * rng.unit();
             self.note(FaultClass::StalledDisk, &format!("the disk of {id} stands still for {seconds:.3} s"));
-            self.context.cluster.node(id).host.stall_disk(Duration::from_nanos((seconds * 1e9) as u64));
+            self.context.cluster.node(id).host().stall_disk(Duration::from_nanos((seconds * 1e9) as u64));
             return self.sleep(seconds).await;
         }
         let (times, seconds) = (10 + rng.below(500), 5.0 * rng.unit());
         self.note(FaultClass::SlowDisk, &format!("the disk of {id} is {times} times slower for {seconds:.3} s"));
-        self.context.cluster.node(id).host.set_disk_slowness(times);
+        self.context.cluster.node(id).host().set_disk_slowness(times);
         self.sleep(seconds).await;
-        self.context.cluster.node(id).host.set_disk_slowness(1);
+        self.context.cluster.node(id).host().set_disk_slowness(1);
     }
 
     async fn disk_error(&self, rng: &mut Rng) {
@@ -541,7 +550,7 @@ impl Faults {
         let fault = DiskFault { reads: kind == 0, writes: kind == 1, syncs: kind == 2, times: 1 + rng.below(3) as u32 };
         self.note(FaultClass::DiskError, &format!("the disk of {id} fails: {fault:?}"));
         self.context.disk_fails();
-        self.context.cluster.node(id).host.set_disk_fault(fault);
+        self.context.cluster.node(id).host().set_disk_fault(fault);
         self.sleep(5.0 * rng.unit()).await;
         if id == NodeId::Mds {
             self.context.mds_died();
@@ -566,7 +575,7 @@ impl Faults {
         }
         self.note(FaultClass::Pause, &format!("{id} stands still for {seconds:.3} s"));
         self.context.was_away(id);
-        let host = &self.context.cluster.node(id).host;
+        let host = self.context.cluster.node(id).host();
         host.stop_process();
         self.sleep(seconds).await;
         host.continue_process();
@@ -580,7 +589,7 @@ impl Faults {
         let still = seconds + 30.0 * rng.unit();
         for oss in self.context.cluster.osses() {
             self.note(FaultClass::StalledDisk, &format!("the disk of {} stands still for {still:.3} s", oss.id));
-            oss.host.stall_disk(Duration::from_nanos((still * 1e9) as u64));
+            oss.host().stall_disk(Duration::from_nanos((still * 1e9) as u64));
         }
         self.sleep(0.1 * rng.unit()).await;
         seconds
@@ -590,7 +599,7 @@ impl Faults {
     async fn stutter(&self, id: NodeId, rng: &mut Rng) {
         let (rounds, most) = (100 + rng.below(900), 0.001 + 0.01 * rng.unit());
         self.note(FaultClass::Pause, &format!("{id} stands still {rounds} times, for up to {most:.4} s each"));
-        let host = &self.context.cluster.node(id).host;
+        let host = self.context.cluster.node(id).host();
         self.stutters_now(id, true);
         for _ in 0..rounds {
             self.sleep(most * rng.unit()).await;
@@ -611,7 +620,7 @@ impl Faults {
             return;
         }
         self.note(FaultClass::FullDisk, &format!("the disk of {id} has {but} bytes left for {seconds:.3} s"));
-        let host = &self.context.cluster.node(id).host;
+        let host = self.context.cluster.node(id).host();
         host.fill_disk(Some(but));
         self.sleep(seconds).await;
         host.fill_disk(None);

@@ -248,7 +248,7 @@ impl Guests {
         if rng.chance(0.2) {
             let seconds = 10 + rng.below(60) as i64;
             // Hosts' clocks are apart; the end may come at any moment.
-            said.expires = WallTime(self.context.cluster.mds.host.wall().0 + seconds * 1_000_000_000);
+            said.expires = WallTime(self.context.cluster.mds.host().wall().0 + seconds * 1_000_000_000);
         }
         said
     }
@@ -568,7 +568,7 @@ impl Guests {
         // Clocks are two minutes apart at most when the run begins, and come apart by 2 % of the time since.
         let apart = Duration::from_secs(130 + cluster.sim.now().0 / 1_000_000_000 / 40);
         let latest = over.at.0.saturating_add_unsigned(apart.as_nanos() as u64);
-        while over.at.0 != 0 && cluster.mds.host.wall().0 < latest {
+        while over.at.0 != 0 && cluster.mds.host().wall().0 < latest {
             cluster.sim.sleep(Duration::from_secs(1)).await;
         }
         // A server that was started since may wait for it to come back, which it cannot.

@@ -12,6 +12,7 @@ mod config;
 mod context;
 mod costs;
 mod crowd;
+mod database;
 pub mod dirs;
 mod dropped;
 pub mod faults;

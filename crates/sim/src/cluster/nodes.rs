@@ -21,11 +21,14 @@ use store_redb::RedbKv;
 use types::{ClientId, Duration, FsError, MIB};
 
 use super::config::ClusterConfig;
+use super::database::Database;
 
+mod aside;
 mod counted;
 mod growth;
 mod guests;
 
+use aside::Aside;
 pub use counted::Counted;
 use growth::Members;
 
@@ -96,8 +99,10 @@ async fn tell_of_the_dead(client: Rc<Client>, left: Left) {
 pub struct Node {
     /// Which.
     pub id: NodeId,
-    /// Its host.
-    pub host: Host,
+    /// Its host, or those that it may run on.
+    hosts: Vec<Host>,
+    /// On which of them it runs, or ran last.
+    at: Cell<usize>,
     running: RefCell<Running>,
     /// Starts so far.
     pub starts: Cell<u64>,
@@ -112,6 +117,9 @@ pub struct Node {
 
 impl Node {
     fn new(sim: &Sim, id: NodeId) -> Rc<Node> {
+        Node::on(vec![sim.host(&id.to_string())], id)
+    }
+    fn on(hosts: Vec<Host>, id: NodeId) -> Rc<Node> {
         let running = RefCell::new(Running::Nothing);
         let target = match id {
             NodeId::Mds => format!("{FSNAME}-MDT0000"),
@@ -121,13 +129,26 @@ impl Node {
         Rc::new(Node {
             id,
             target,
-            host: sim.host(&id.to_string()),
+            hosts,
+            at: Cell::new(0),
             running,
             starts: Cell::new(0),
             identities: RefCell::default(),
             left: Left::default(),
             rt: RefCell::new(None),
         })
+    }
+    /// The host that it runs on, or ran on last.
+    #[must_use]
+    pub fn host(&self) -> &Host {
+        &self.hosts[self.at.get()]
+    }
+    /// It starts on another of its hosts next time, if it has one on which nothing runs.
+    pub fn change_hosts(&self) {
+        let next = (self.at.get() + 1) % self.hosts.len();
+        if !self.hosts[next].runs() {
+            self.at.set(next);
+        }
     }
     /// Forgets what ran: the process is dead already. What knows each other in rings is told to let go.
     fn forget(&self) {
@@ -156,6 +177,10 @@ pub struct Cluster {
     pub config: ClusterConfig,
     /// The metadata server.
     pub mds: Rc<Node>,
+    /// A metadata server that another one has followed, or is about to, while it lives.
+    aside: RefCell<Option<Aside>>,
+    /// Where the metadata store is, if that is not on the disk of its server.
+    database: Option<Rc<Database>>,
     /// Hosts of object storage servers: those of the beginning, then those that OSTs may be added on.
     oss_hosts: Vec<Rc<Node>>,
     /// Which of them have an OST of the cluster.
@@ -195,7 +220,10 @@ impl Cluster {
     /// Hosts without anything on them.
     #[must_use]
     pub fn new(sim: Sim, config: ClusterConfig) -> Cluster {
-        let mds = Node::new(&sim, NodeId::Mds);
+        let database = config.database.map(|trip_max| Database::new(&sim, trip_max));
+        let mut mds_hosts = vec![sim.host("mds")];
+        mds_hosts.extend(database.iter().map(|_| sim.host("mds-standby")));
+        let mds = Node::on(mds_hosts, NodeId::Mds);
         let osses = |which: Range<usize>| which.map(|i| Node::new(&sim, NodeId::Oss(i))).collect::<Vec<_>>();
         let mut oss_hosts = osses(0..config.osts);
         let clients = (0..config.clients).map(|i| Node::new(&sim, NodeId::Client(i))).collect();
@@ -207,6 +235,8 @@ impl Cluster {
             sim,
             config,
             mds,
+            aside: RefCell::default(),
+            database,
             oss_hosts,
             members,
             clients,
@@ -232,8 +262,27 @@ impl Cluster {
             NodeId::Guest(i) => &self.guests[i],
         }
     }
+    /// Where the metadata server is reached, wherever it runs.
     fn mds_nid(&self) -> Nid {
-        self.mds.host.nid(MDS_PORT)
+        match &self.mds.hosts[..] {
+            [one] => one.nid(MDS_PORT),
+            several => Nid::OneOf(several.iter().map(|h| h.nid(MDS_PORT)).collect()),
+        }
+    }
+    /// The metadata store of which no server runs, for a process on its host.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub async fn mdt_store(&self, rt: &Rt) -> Result<Rc<dyn MetaKv>, String> {
+        match &self.database {
+            Some(database) => Ok(database.open(rt, self.mds.host()).await),
+            None => Ok(open_mdt(rt, false)?),
+        }
+    }
+    /// Whether the metadata store is on no server's disk.
+    #[must_use]
+    pub fn has_database(&self) -> bool {
+        self.database.is_some()
     }
 
     /// Makes all stores.
@@ -241,7 +290,7 @@ impl Cluster {
     /// # Errors
     /// A sentence.
     pub async fn format(&self) -> Result<(), String> {
-        let rt = self.mds.host.boot();
+        let rt = self.mds.host().boot();
         let options = MkfsOptions {
             fsname: FSNAME.into(),
             cluster: CLUSTER_ID,
@@ -254,10 +303,13 @@ impl Cluster {
             now: rt.wall(),
         };
         self.mdt_uuid.set(Some(options.uuid));
-        let kv: Rc<dyn MetaKv> = open_mdt(&rt, true)?;
-        mds::mkfs::format(&kv, &options).await.map_err(|e| format!("mkfs of the metadata target: {e}"))?;
-        drop(kv);
-        self.mds.host.kill();
+        if let Some(database) = &self.database {
+            database.format(&options).await?;
+        } else {
+            let kv: Rc<dyn MetaKv> = open_mdt(&rt, true)?;
+            mds::mkfs::format(&kv, &options).await.map_err(|e| format!("mkfs of the metadata target: {e}"))?;
+        }
+        self.mds.host().kill();
         for i in self.ost_indices() {
             self.format_ost(i).await?;
         }
@@ -273,13 +325,13 @@ impl Cluster {
     /// When it runs already.
     pub async fn start(&self, id: NodeId) -> Result<(), String> {
         let node = self.node(id).clone();
-        let rt = node.host.boot();
+        let rt = node.host().boot();
         node.starts.set(node.starts.get() + 1);
         *node.rt.borrow_mut() = Some(rt.clone());
         let identity = ClientId(rt.random() << 8 | node.starts.get());
         let started = match id {
             NodeId::Mds => inside(&rt, self.mds_role(rt.clone())).await,
-            NodeId::Oss(i) => inside(&rt, self.oss_role(rt.clone(), node.host.nid(OSS_PORT), i)).await,
+            NodeId::Oss(i) => inside(&rt, self.oss_role(rt.clone(), node.host().nid(OSS_PORT), i)).await,
             NodeId::Client(_) => {
                 node.identities.borrow_mut().push(identity);
                 inside(&rt, self.client_role(rt.clone(), identity, node.left.clone())).await
@@ -305,13 +357,21 @@ impl Cluster {
     }
 
     fn mds_role(&self, rt: Rt) -> impl Future<Output = Result<Running, String>> + use<> {
-        let (nid, key, window) = (self.mds_nid(), self.key.clone(), self.config.recovery_window);
+        let host = self.mds.host().clone();
+        let (nid, key, window) = (host.nid(MDS_PORT), self.key.clone(), self.config.recovery_window);
+        let database = self.database.clone();
         let (size, count) = (self.config.stripe_bytes, i64::from(self.config.stripe_count));
         let commit = self.commit_of_start(&rt, self.config.commit_interval);
         let (alloc, reopens) = (self.config.alloc_policy.clone(), self.config.reopens);
         let spec = LayoutSpec::from_raw(size, count, -1).map_err(|e| format!("layout of new files: {e}"));
         async move {
-            let store = if reopens {
+            let store = if let Some(database) = database {
+                let open: OpenMdt = Rc::new(move |rt| {
+                    let (database, host) = (database.clone(), host.clone());
+                    Box::pin(async move { Ok(database.open(&rt, &host).await) })
+                });
+                MdtStore::Of { dirs: Vec::new(), open }
+            } else if reopens {
                 let open: OpenMdt = Rc::new(|rt| {
                     let opened = open_mdt(&rt, false).map(|kv| kv as Rc<dyn MetaKv>).map_err(roles::RoleError);
                     Box::pin(std::future::ready(opened))
@@ -450,20 +510,24 @@ impl Cluster {
         }
         if power {
             node.left.borrow_mut().clear();
-            node.host.lose_power();
+            node.host().lose_power();
         } else {
             if let Running::Client(client) = &*node.running.borrow() {
                 node.left.borrow_mut().push((client.sessions().id(), *client.sessions().key()));
             }
-            node.host.kill();
+            node.host().kill();
         }
         if let Some(server) = node.server() {
-            let mut past = self.past_evictions.borrow_mut();
-            for id in self.clients.iter().chain(&self.guests).flat_map(|c| c.identities.borrow().clone()) {
-                *past.entry(id).or_default() += server.evictions(id);
-            }
+            self.keep_evictions_of(&server);
         }
         node.forget();
+    }
+    /// A server ends; the evictions that it carried out are counted still.
+    fn keep_evictions_of(&self, server: &Server) {
+        let mut past = self.past_evictions.borrow_mut();
+        for id in self.clients.iter().chain(&self.guests).flat_map(|c| c.identities.borrow().clone()) {
+            *past.entry(id).or_default() += server.evictions(id);
+        }
     }
 
     /// How many times any server evicted the client that runs on a node, or ran there last.
@@ -545,7 +609,7 @@ impl Cluster {
     #[must_use]
     pub fn believes_in_a_lost_session(&self, index: usize) -> bool {
         let Some(client) = self.client(index) else { return true };
-        if self.clients[index].host.is_stopped() && !self.stuttering.borrow().contains(&index) {
+        if self.clients[index].host().is_stopped() && !self.stuttering.borrow().contains(&index) {
             return true;
         }
         let learned: u64 = imports(&client).map(|i| i.evictions()).sum();
@@ -618,6 +682,7 @@ impl Cluster {
 
     /// Ends every process.
     pub fn end(&self) {
+        self.end_aside();
         for node in self.nodes().chain(&self.guests).map(|n| n.id).collect::<Vec<_>>() {
             self.kill(node, false);
         }

@@ -236,7 +236,9 @@ async fn whole(context: &Rc<Context>, config: &RunConfig) {
     }
     context.enter(Phase::Check);
     check_stores(context, config.work.quotas).await;
+    // A database's pages are its own to look after.
     if config.work.fsck
+        && !context.cluster.has_database()
         && !context.failed()
         && let Err(e) = rot_and_repair(context).await
     {

@@ -144,7 +144,7 @@ impl Scarred {
         let content = bytes(stamp, extent(block));
         for (i, oss) in context.cluster.ost_indices().into_iter().zip(context.cluster.osses()) {
             let places: Vec<Place> = oss
-                .host
+                .host()
                 .rot_pages(&Path::new(OST_DIR).join("data"), &content, bit)
                 .into_iter()
                 .map(|p| (i, p))

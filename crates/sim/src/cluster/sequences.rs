@@ -257,7 +257,7 @@ async fn crash(context: &Rc<Context>, case: &Case, place: Place, progress: &Rc<P
     let (cluster, sim) = (&context.cluster, &context.cluster.sim);
     let begun = sim.now();
     if let (Some(trigger), 1..) = (case.trigger(), case.point) {
-        cluster.node(trigger).host.lose_power_at_sync(case.point);
+        cluster.node(trigger).host().lose_power_at_sync(case.point);
     }
     let (own, ops, note) = (context.clone(), case.ops.clone(), progress.clone());
     sim.spawn(async move { play(&own, &ops, place, &note).await });
@@ -265,7 +265,7 @@ async fn crash(context: &Rc<Context>, case: &Case, place: Place, progress: &Rc<P
     let crashed = loop {
         let happened = match (case.trigger(), case.point) {
             (_, 0) => progress.ended.get(),
-            (Some(trigger), _) => !cluster.node(trigger).host.runs(),
+            (Some(trigger), _) => !cluster.node(trigger).host().runs(),
             (None, point) => sim.now().since(begun) >= CLIENT_STEP * u32::try_from(point).unwrap_or(u32::MAX),
         };
         if happened {

@@ -110,7 +110,7 @@ impl Stranded {
         let client = author.client;
         for second in 0..EVICTED_WITHIN_S {
             // It was not stopped when something else befell it.
-            let goes_on = second > 0 && !self.context.cluster.clients[client].host.is_stopped();
+            let goes_on = second > 0 && !self.context.cluster.clients[client].host().is_stopped();
             if self.context.cluster.evictions(client) > author.evictions || goes_on {
                 break;
             }

@@ -223,6 +223,9 @@ fn cluster_of(seed: u64, without: &Without, on: On<'_>) -> ClusterConfig {
         c.fast_admission = Some(admission.into());
     }
     set_by_class(seed, on, &mut c);
+    if on(FaultClass::Standby) {
+        c.database = Some(Duration::from_millis(any(&mut Rng::named(seed, "swarm database"), &[1, 10, 50])));
+    }
     if on(FaultClass::Busy) {
         c.queue_max = Some(1 + Rng::named(seed, "swarm busy").below(4) as u32);
     }
@@ -357,6 +360,9 @@ fn faults_of(seed: u64, on: On<'_>, cuts: bool) -> FaultConfig {
     }
     if on(FaultClass::Fsck) {
         faults.fsck = 0.3 + Rng::named(seed, "swarm fsck").unit();
+    }
+    if on(FaultClass::Standby) {
+        faults.database = 0.5 + 2.0 * Rng::named(seed, "swarm standby").unit();
     }
     if on(FaultClass::PageRot) {
         faults.page_rot = 0.5 + 2.0 * Rng::named(seed, "swarm page rot").unit();

@@ -69,7 +69,7 @@ async fn whole_file(c: &Rc<Client>, name: &str) -> Result<(u64, Vec<u8>), FsErro
 /// The disks of all OSTs fail every write from now on; [`repair`] ends it.
 fn break_disks(cluster: &Cluster) {
     let fault = DiskFault { writes: true, times: u32::MAX, ..DiskFault::default() };
-    cluster.osses().for_each(|n| n.host.set_disk_fault(fault));
+    cluster.osses().for_each(|n| n.host().set_disk_fault(fault));
 }
 async fn repair(cluster: &Cluster) {
     for id in cluster.osses().map(|n| n.id) {
@@ -161,7 +161,7 @@ fn a_client_that_is_evicted_while_it_joins_joins_all_the_same() {
         let evicted = async {
             let sim = &cluster.sim;
             sim.sleep(Duration::from_secs(5)).await;
-            let (host, mds) = (&cluster.node(joining).host, &cluster.mds.host);
+            let (host, mds) = (cluster.node(joining).host(), cluster.mds.host());
             sim.cut(host, mds);
             while cluster.evictions(1) == 0 {
                 sim.sleep(Duration::from_secs(1)).await;
@@ -231,7 +231,7 @@ fn a_sync_that_failed_costs_nothing_when_the_power_goes_later() {
             let mut made = Vec::new();
             for round in 0..4 {
                 let fault = DiskFault { syncs: true, times: 1, ..DiskFault::default() };
-                cluster.mds.host.set_disk_fault(fault);
+                cluster.mds.host().set_disk_fault(fault);
                 for i in 0..20 {
                     let name = format!("f{round}.{i}");
                     let Ok(file) = create(&a, &name).await else { continue };

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use fsck::{Store, Stores};
+use mds::MetaKv;
 use rt::Rt;
 
 use super::super::nodes::{CLUSTER_ID, Cluster, FSNAME, MDT_DIR, Node, OST_DIR};
@@ -25,8 +26,8 @@ impl Down<'_> {
     #[must_use]
     pub fn of(cluster: &Cluster) -> Down<'_> {
         let osts = cluster.ost_indices().into_iter().zip(cluster.osses());
-        let osts = osts.map(|(i, oss)| (i as u16, oss.host.boot())).collect();
-        Down { cluster, mdt: cluster.mds.host.boot(), osts, said: RefCell::default() }
+        let osts = osts.map(|(i, oss)| (i as u16, oss.host().boot())).collect();
+        Down { cluster, mdt: cluster.mds.host().boot(), osts, said: RefCell::default() }
     }
     /// What was said since it was asked for last.
     #[must_use]
@@ -40,7 +41,7 @@ impl Down<'_> {
 
 impl Drop for Down<'_> {
     fn drop(&mut self) {
-        self.servers().for_each(|node| node.host.kill());
+        self.servers().for_each(|node| node.host().kill());
     }
 }
 
@@ -56,6 +57,12 @@ impl Stores for Down<'_> {
     }
     fn mdt(&self) -> Store {
         Store { rt: self.mdt.clone(), dir: MDT_DIR.into() }
+    }
+    async fn mdt_elsewhere(&self) -> Result<Option<Rc<dyn MetaKv>>, String> {
+        if !self.cluster.has_database() {
+            return Ok(None);
+        }
+        self.cluster.mdt_store(&self.mdt).await.map(Some)
     }
     fn osts(&self) -> Vec<u16> {
         self.osts.keys().copied().collect()

@@ -104,10 +104,10 @@ async fn stop(cluster: &Cluster) -> Result<(), String> {
 
 /// Objects of files.
 async fn owners(cluster: &Cluster) -> Result<BTreeMap<ObjectId, Fid>, String> {
-    let kv: Rc<dyn MetaKv> = open_mdt(&cluster.mds.host.boot(), false)?;
+    let kv: Rc<dyn MetaKv> = open_mdt(&cluster.mds.host().boot(), false)?;
     let report = mds::check::check(&kv).await.map_err(|e| e.to_string());
     drop(kv);
-    cluster.mds.host.kill();
+    cluster.mds.host().kill();
     Ok(report?.objects)
 }
 
@@ -122,7 +122,7 @@ fn rot(context: &Context, rng: &mut Rng) {
             2 | 3 => (oss, OST_DATABASE),
             _ => (oss, OST_FILE),
         };
-        let (host, bit) = (&cluster.node(id).host, rng.below(PAGE_BITS));
+        let (host, bit) = (cluster.node(id).host(), rng.below(PAGE_BITS));
         let what = if rng.chance(0.2) {
             if !host.flip(path.as_ref(), bit) {
                 continue;

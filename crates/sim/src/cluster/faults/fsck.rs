@@ -78,12 +78,15 @@ impl Faults {
             (0, NodeId::Oss(_)) => (OST_FILE, rng.below(SUPERBLOCK_BITS)),
             (0 | 1, _) => {
                 let bit = ZERO_BITS.start + rng.below(ZERO_BITS.end - ZERO_BITS.start);
+                if id == NodeId::Mds && self.context.cluster.has_database() {
+                    return false;
+                }
                 (if id == NodeId::Mds { MDT_FILE } else { OST_DATABASE }, bit)
             }
             _ => return false,
         };
         tracing::info!("bit {bit} of {path} of {id} flips");
-        self.context.cluster.node(id).host.flip(path.as_ref(), bit)
+        self.context.cluster.node(id).host().flip(path.as_ref(), bit)
     }
 
     async fn check_and_repair(&self, rotten: bool, rng: &mut Rng) {

@@ -237,7 +237,7 @@ impl Faults {
         let (mut files, mut from) = (Vec::new(), Fid::ZERO);
         loop {
             let client = self.some_client(rng).await?;
-            let q = OstFilesRequest { ost: OstIndex(ost as u16), from };
+            let q = OstFilesRequest { ost: OstIndex(ost as u16), from, lost: false };
             let asked = self.context.on(client, "growth: files of an OST", async move |c| {
                 c.sessions().mdc().ask::<_, OstFilesReply>(Op::OstFiles, &q).await
             });
@@ -309,7 +309,7 @@ impl Faults {
         if self.client_died_lately() || !self.take(id) {
             return;
         }
-        let host = &self.context.cluster.node(id).host;
+        let host = self.context.cluster.node(id).host();
         let met = if rng.chance(0.5) {
             let is_it = move |head: &Head| Header::from_bytes(head).is_ok_and(|h| h.op == op);
             let silent = host.falls_silent(is_it, 1 + rng.below(4));

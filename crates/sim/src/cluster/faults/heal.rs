@@ -22,7 +22,7 @@ impl Faults {
         let seconds = 20.0 * rng.unit() * rng.unit();
         self.note(FaultClass::DiskHeals, &format!("the disk of {id} fails for {seconds:.3} s: {fault:?}"));
         self.context.disk_fails();
-        let host = self.context.cluster.node(id).host.clone();
+        let host = self.context.cluster.node(id).host().clone();
         host.set_disk_fault(fault);
         self.fails_for(id, seconds).await;
         host.set_disk_fault(DiskFault::default());

@@ -29,7 +29,7 @@ impl Faults {
         let (reads, seconds) = (1 + rng.below(20) as u32, 5.0 * rng.unit());
         self.note(FaultClass::BitRot, &format!("{reads} reads of the disk of {id} bring a flipped bit each"));
         self.context.disk_fails();
-        let host = &self.context.cluster.node(id).host;
+        let host = self.context.cluster.node(id).host();
         host.set_bit_rot(reads);
         self.sleep(seconds).await;
         host.set_bit_rot(0);
@@ -85,7 +85,7 @@ impl Faults {
     /// Flips a bit of a server's database.
     fn flip(&self, id: NodeId, rng: &mut Rng) -> Option<Flipped> {
         let (nth, bit) = (rng.next_u64(), rng.below(PAGE_BITS));
-        let host = &self.context.cluster.node(id).host;
+        let host = self.context.cluster.node(id).host();
         let mut page = host.some_page(database(id), nth)?;
         let pages = host.rot_pages(database(id), &page, bit);
         page[(bit / 8) as usize] ^= 1 << (bit % 8);
@@ -99,7 +99,7 @@ impl Faults {
     /// Puts a page back as it was, for which a server did not start.
     fn put_back(&self, id: NodeId, flipped: Option<Flipped>, refused: &str) {
         tracing::info!("does not start: {refused}");
-        let host = &self.context.cluster.node(id).host;
+        let host = self.context.cluster.node(id).host();
         let there = flipped.is_some_and(|f| !host.rot_pages(database(id), &f.page, f.bit).is_empty());
         if !there {
             self.context.complain(format!("no page of its database is otherwise than it was written: {refused}"));

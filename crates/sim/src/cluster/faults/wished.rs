@@ -49,7 +49,7 @@ impl Faults {
     }
     /// Takes all of these nodes, or none.
     pub(super) fn take_all(&self, ids: &[NodeId]) -> bool {
-        let free = |id: &NodeId| self.context.cluster.node(*id).host.runs() && !self.busy.borrow().contains(id);
+        let free = |id: &NodeId| self.context.cluster.node(*id).host().runs() && !self.busy.borrow().contains(id);
         ids.iter().all(free) && ids.iter().all(|id| self.take(*id))
     }
 
@@ -60,7 +60,7 @@ impl Faults {
             let nodes: Vec<NodeId> = osses.chain([NodeId::Client(strike.client)]).collect();
             let mds_needs_it =
                 !self.context.cluster.is_in_service(NodeId::Mds) || self.busy.borrow().contains(&NodeId::Mds);
-            if mds_needs_it || !nodes.iter().all(|n| self.context.cluster.node(*n).host.runs()) {
+            if mds_needs_it || !nodes.iter().all(|n| self.context.cluster.node(*n).host().runs()) {
                 continue;
             }
             let mut all: Vec<LocalFuture<'_>> = Vec::new();
@@ -88,7 +88,7 @@ impl Faults {
                 self.note(FaultClass::Crowd, &format!("{id} stutters in a crowd"));
                 let (goes_on, mut own) = (goes_on.clone(), Rng::new(rng.next_u64()));
                 all.push(Box::pin(async move {
-                    let host = &self.context.cluster.node(id).host;
+                    let host = self.context.cluster.node(id).host();
                     self.stutters_now(id, true);
                     for _ in 0..STUTTERS_MAX {
                         self.sleep(0.002 * own.unit()).await;
@@ -131,11 +131,11 @@ impl Faults {
             );
             self.context.was_away(id);
             for oss in self.context.cluster.osses() {
-                oss.host.stall_disk(Duration::from_nanos((still * 1e9) as u64));
+                oss.host().stall_disk(Duration::from_nanos((still * 1e9) as u64));
             }
             // What it has to send arrives.
             self.sleep(0.05 + 0.1 * rng.unit()).await;
-            let host = &self.context.cluster.node(id).host;
+            let host = self.context.cluster.node(id).host();
             host.stop_process();
             self.sleep(seconds).await;
             // Calls that it had not sent yet would go on in a session of their own, behind what others wrote meanwhile.
@@ -160,7 +160,7 @@ impl Faults {
             self.note(FaultClass::Gap, &format!("{dies} and mds die, while {late} stands still"));
             let cluster = &self.context.cluster;
             self.context.was_away(late);
-            cluster.node(late).host.stop_process();
+            cluster.node(late).host().stop_process();
             for id in [dies, NodeId::Mds] {
                 self.note_kill(id, false, true);
                 cluster.kill(id, false);
@@ -183,13 +183,13 @@ impl Faults {
                 self.context.mds_died();
                 self.sleep(second.unit() * second.unit()).await;
                 if second.chance(0.5) {
-                    cluster.node(late).host.continue_process();
+                    cluster.node(late).host().continue_process();
                 }
                 self.start_again(NodeId::Mds).await;
             };
             let both: Vec<LocalFuture<'_>> = vec![Box::pin(client), Box::pin(server)];
             rt::sync::join_all(both).await;
-            cluster.node(late).host.continue_process();
+            cluster.node(late).host().continue_process();
             [NodeId::Mds, dies, late].into_iter().for_each(|id| self.give_back(id));
             over.send(());
         }
@@ -208,8 +208,8 @@ impl Faults {
             }
             self.note(FaultClass::Absent, &format!("{id} is cut off from {} OSTs, which die", osses.len()));
             self.context.was_away(id);
-            let host = &cluster.node(id).host;
-            osses.iter().for_each(|o| cluster.sim.cut(host, &cluster.node(*o).host));
+            let host = cluster.node(id).host();
+            osses.iter().for_each(|o| cluster.sim.cut(host, cluster.node(*o).host()));
             cut.send(());
             self.sleep(0.02 + 0.3 * rng.unit()).await;
             let die = osses.iter().map(|o| self.dies_without(*o, id, Rng::new(rng.next_u64())));
@@ -236,7 +236,7 @@ impl Faults {
         self.give_back(oss);
         let late = rng.chance(0.15);
         self.sleep(if late { window + 5.0 } else { 2.0 + 0.7 * window * rng.unit() }).await;
-        cluster.sim.heal(&cluster.node(client).host, &cluster.node(oss).host);
+        cluster.sim.heal(cluster.node(client).host(), cluster.node(oss).host());
     }
     pub(super) async fn start_again(&self, id: NodeId) {
         if let Err(e) = self.context.cluster.start(id).await {

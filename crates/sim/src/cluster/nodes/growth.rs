@@ -81,9 +81,9 @@ impl Cluster {
     /// # Errors
     /// A sentence.
     pub async fn format_ost(&self, index: usize) -> Result<(), String> {
-        let rt = self.oss_hosts[index].host.boot();
+        let rt = self.oss_hosts[index].host().boot();
         let made = self.make_store(&rt, index, (rt.random(), 0)).await;
-        self.oss_hosts[index].host.kill();
+        self.oss_hosts[index].host().kill();
         made
     }
     /// The store of an OST whose server does not run is lost for good, and an empty one is made in its place: of which identity, and which
@@ -92,7 +92,7 @@ impl Cluster {
     /// # Errors
     /// A sentence.
     pub async fn replace_store(&self, index: usize, (uuid, lost_through): (u64, u32)) -> Result<(), String> {
-        let rt = self.oss_hosts[index].host.boot();
+        let rt = self.oss_hosts[index].host().boot();
         let emptied = [OST_FILE, OST_DATABASE].into_iter().try_for_each(|file| match rt.unlink(Path::new(file)) {
             // An earlier try came so far.
             Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(format!("{file} of OST {index}: {e}")),
@@ -102,7 +102,7 @@ impl Cluster {
             Ok(()) => self.make_store(&rt, index, (uuid, lost_through)).await,
             failed => failed,
         };
-        self.oss_hosts[index].host.kill();
+        self.oss_hosts[index].host().kill();
         made
     }
     async fn make_store(&self, rt: &Rt, index: usize, (uuid, lost_through): (u64, u32)) -> Result<(), String> {

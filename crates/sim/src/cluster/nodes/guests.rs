@@ -29,7 +29,7 @@ impl Cluster {
     /// When one runs there already.
     pub async fn start_guest(&self, index: usize, key: ClusterKey, patience: Duration) -> Result<ClientId, String> {
         let node = self.guests[index].clone();
-        let rt = node.host.boot();
+        let rt = node.host().boot();
         node.starts.set(node.starts.get() + 1);
         *node.rt.borrow_mut() = Some(rt.clone());
         let identity = ClientId(rt.random() << 8 | node.starts.get());
@@ -60,7 +60,7 @@ impl Cluster {
     }
     /// Ends a guest's process.
     pub fn end_guest(&self, index: usize) {
-        self.guests[index].host.kill();
+        self.guests[index].host().kill();
         self.guests[index].forget();
     }
     /// The client on a guest's host, when it runs.

@@ -18,7 +18,7 @@ fn a_close_that_a_full_metadata_server_refuses_is_told_again_until_it_is_taken()
         }
         a.sync_all().await?;
         // Started on a full file system it has nothing set aside.
-        cluster.mds.host.fill_disk(Some(0));
+        cluster.mds.host().fill_disk(Some(0));
         cluster.kill(NodeId::Mds, false);
         cluster.start(NodeId::Mds).await.unwrap();
         while !cluster.is_in_service(NodeId::Mds) {
@@ -29,7 +29,7 @@ fn a_close_that_a_full_metadata_server_refuses_is_told_again_until_it_is_taken()
             closed?;
         }
         assert!(cluster.mds_inodes() > before, "nothing was refused: the test shows nothing");
-        cluster.mds.host.fill_disk(None);
+        cluster.mds.host().fill_disk(None);
         // No program does anything any more.
         let end = cluster.sim.now() + Duration::from_secs(60);
         while cluster.mds_inodes() > before {
@@ -49,7 +49,7 @@ fn a_client_that_owes_ends_of_opens_leaves_at_once() {
             open.push(create(&a, &format!("f{i}")).await?);
         }
         a.sync_all().await?;
-        cluster.mds.host.fill_disk(Some(0));
+        cluster.mds.host().fill_disk(Some(0));
         cluster.kill(NodeId::Mds, false);
         cluster.start(NodeId::Mds).await.unwrap();
         while !cluster.is_in_service(NodeId::Mds) {

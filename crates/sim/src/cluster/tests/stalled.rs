@@ -31,7 +31,7 @@ fn a_lock_that_a_client_asked_for_and_did_not_live_to_get_is_nobodys() {
             };
             cluster.kill(NodeId::Client(1), false);
             cluster.start(NodeId::Client(1)).await.unwrap();
-            cluster.node(NodeId::Mds).host.stall_disk(Duration::from_secs(70));
+            cluster.node(NodeId::Mds).host().stall_disk(Duration::from_secs(70));
             // Its first request: it waits until the session is written down.
             let short = cluster.client(1).unwrap();
             short
