@@ -92,6 +92,34 @@ fn a_file_gets_other_objects_and_whoever_had_it_open_goes_on_with_those() {
 }
 
 #[test]
+fn whoever_has_a_file_open_goes_on_with_it_when_the_ost_of_before_has_left_the_cluster() {
+    use wire::Op;
+    use wire::connect::{MapChange, MapChangeReply, MapChangeRequest};
+    let world = World::new(3, 2, OstConfig::default());
+    let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+    world.run(LIMIT, async {
+        let file = create_on(&one, "f", 1).await;
+        let (mut bytes, inodes) = (pattern(0, 100_000, 3), world.mds_inodes());
+        one.data().write(&file, 0, &bytes).await.unwrap();
+        let (writer, reader) = (open(&two, "f", O_RDWR).await, open(&two, "f", 0).await);
+        assert!(read_all(&two, &reader, MIB).await == bytes);
+        migrate(&one, &file, &wish(1, 0)).await.unwrap();
+        // The file that has the old objects goes first.
+        nothing_is_left(&world, inodes).await;
+        let (what, osts) = (MapChange::RemoveOst, vec![OstIndex(1)]);
+        let leave = MapChangeRequest { id: 1, what, osts, ..MapChangeRequest::default() };
+        let left: MapChangeReply = one.sessions().mdc().ask(Op::MapChange, &leave).await.unwrap();
+        assert_eq!(left.errno, 0, "{left:?}");
+        world.sim.sleep(Duration::from_secs(1)).await;
+        two.data().write(&writer, 500, &[7; 100]).await.unwrap();
+        bytes[500..600].fill(7);
+        two.data().fsync(&writer, false).await.unwrap();
+        assert!(read_all(&two, &reader, MIB).await == bytes);
+        assert!(read_all(&one, &file, MIB).await == bytes);
+    });
+}
+
+#[test]
 fn times_holes_and_sizes_stay_as_they_were() {
     use wire::mdt::{SetBits, SetattrRequest};
     let world = World::new(7, 2, OstConfig::default());

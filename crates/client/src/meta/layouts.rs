@@ -31,15 +31,15 @@ impl Meta {
         Ok(inode.striping())
     }
 
-    /// What an operation on a file's objects came to. One that is not there is a sign that the file has others since: `None`, the
-    /// operation is to be done again, when it has others than `before`.
+    /// What an operation on a file's objects came to. One that is not there, or whose OST has left the cluster, is a sign that the file has
+    /// others since: `None`, the operation is to be done again, when it has others than `before`.
     pub(crate) async fn unless_moved<T>(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
         before: Option<Rc<Striping>>,
         result: Result<T, FsError>,
     ) -> Result<Option<T>, FsError> {
-        if !matches!(result, Err(FsError::NotFound)) {
+        if !matches!(result, Err(FsError::NotFound | FsError::NoTarget)) {
             return result.map(Some);
         }
         let is_as_before = || match (&before, inode.striping()) {

@@ -683,8 +683,9 @@ impl Cluster {
     /// Ends every process.
     pub fn end(&self) {
         self.end_aside();
-        for node in self.nodes().chain(&self.guests).map(|n| n.id).collect::<Vec<_>>() {
-            self.kill(node, false);
+        let servers = std::iter::once(&self.mds).chain(&self.oss_hosts);
+        for node in servers.chain(&self.clients).chain(&self.guests) {
+            self.kill(node.id, false);
         }
     }
 }

@@ -109,8 +109,10 @@ impl Faults {
             return false;
         }
         self.note(FaultClass::Growth, &format!("OST {ost} has left"));
+        // Nobody counts it from now on, whatever other faults still do to its server.
+        cluster.ost_left(ost);
         if self.take_at_last(id).await {
-            cluster.ost_left(ost);
+            cluster.kill(id, false);
         }
         self.give_back(id);
         true

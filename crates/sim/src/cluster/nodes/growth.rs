@@ -8,7 +8,7 @@ use oss::store::StoreIdentity;
 use rt::Rt;
 use types::{ClientId, OstIndex};
 
-use super::{CLUSTER_ID, Cluster, FSNAME, Node, NodeId, OST_DATABASE, OST_DIR, OST_FILE, Running};
+use super::{CLUSTER_ID, Cluster, FSNAME, Node, OST_DATABASE, OST_DIR, OST_FILE, Running};
 
 /// See the module's head.
 pub(super) struct Members {
@@ -65,9 +65,8 @@ impl Cluster {
             leaving.remove(&index)
         };
     }
-    /// An OST has left the cluster, and its server is ended.
+    /// An OST has left the cluster; its server is to be ended.
     pub fn ost_left(&self, index: usize) {
-        self.kill(NodeId::Oss(index), false);
         self.members.all.borrow_mut().remove(&index);
     }
     /// Starts of all servers so far, also of those that left.
