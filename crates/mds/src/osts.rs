@@ -351,8 +351,13 @@ impl Mds {
             self.keep_newer(link, port).await?;
         }
         let Some((used, want)) = self.pools.borrow().get(link.ost).map(|p| (p.used, p.want)) else { return Ok(()) };
-        let request =
-            PrecreateRequest { seq: ObjectId::seq_of(link.ost), last_used: used, count: want, orphans: first };
+        let request = PrecreateRequest {
+            seq: ObjectId::seq_of(link.ost),
+            last_used: used,
+            count: want,
+            orphans: first,
+            epoch: self.boot,
+        };
         if first && !types::planted!("removed-unconfirmed") {
             // What a server that was replaced does not know of is not to be removed.
             self.store.engine().confirm().await?;
@@ -390,7 +395,7 @@ impl Mds {
     async fn keep_newer(self: &Rc<Self>, link: &OstLink, port: &dyn OstPort) -> Result<(), FsError> {
         let Some(used) = self.pools.borrow().get(link.ost).map(|p| p.used) else { return Ok(()) };
         let seq = ObjectId::seq_of(link.ost);
-        let request = PrecreateRequest { seq, last_used: used, count: 0, orphans: false };
+        let request = PrecreateRequest { seq, last_used: used, count: 0, orphans: false, epoch: self.boot };
         let body = port.call(Op::OstPrecreate, wire::encode(&request)).await?;
         let reply: PrecreateReply = wire::decode(&body).map_err(FsError::from)?;
         if reply.last > used {
@@ -468,7 +473,9 @@ impl OstPort for ImportPort {
     fn call(&self, op: Op, body: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>> {
         let import = self.import.clone();
         Box::pin(async move {
-            let options = CallOptions { no_replay: true, ..CallOptions::default() };
+            // What a server that was replaced asked for goes nowhere once its session has ended.
+            let once = op == Op::OstPrecreate && !types::planted!("precreate-sent-again");
+            let options = CallOptions { no_replay: true, once, ..CallOptions::default() };
             import.call(op, body, Bulk::new(), options).await.map(|r| r.body)
         })
     }

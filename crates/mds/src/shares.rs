@@ -94,9 +94,12 @@ impl Shares {
         if !self.heard(ost, told) {
             return Given::Share(told.share);
         }
+        // An OST counts what it has given up until its store knows that: where the limit was lowered it does not get that back.
+        let others: u64 = self.iter().filter(|(o, _)| *o != ost).map(|(_, s)| s.taken()).sum();
+        let kept = told.share.min(limit.saturating_sub(others).max(told.used));
         let need = told.used.saturating_add(wanted).saturating_sub(told.share);
         if need == 0 {
-            return Given::Share(told.share);
+            return Given::Share(kept);
         }
         let taken: u64 = self.0.values().map(Share::taken).sum();
         let free = limit.saturating_sub(taken);
@@ -109,7 +112,9 @@ impl Shares {
             }
         }
         let unit = (free / (4 * self.0.len() as u64)).clamp(UNIT_BYTES_MIN, UNIT_BYTES_MAX);
-        // What was given beyond the limit (it was lowered) is not given anew.
+        if free == 0 {
+            return Given::Share(kept);
+        }
         let share = told.share.saturating_add(need.max(unit).min(free));
         self.heard(ost, Share { share, ..told });
         Given::Share(share)
@@ -135,6 +140,19 @@ mod tests {
         assert!(s.heard(A, told(9, 5)) && !s.heard(A, told(20, 4)) && s.heard(A, told(7, 6)));
         assert_eq!(s.on_ask(A, told(20, 5), 30, MIB, false), Given::Share(20), "it has less by now, and hears of that");
         assert_eq!(s.of(A), Some(told(7, 6)));
+    }
+
+    #[test]
+    fn what_an_ost_gives_up_and_still_says_it_does_not_get_back_above_the_limit() {
+        let mut s = Shares::default();
+        s.heard(A, share(5, 40));
+        s.heard(B, share(5, 5));
+        for wanted in [0, 10, 32, 100] {
+            assert_eq!(s.on_ask(A, share(5, 40), wanted, 13, true), Given::Share(8), "{wanted}");
+            assert_eq!(s.of(A), Some(share(5, 40)), "until it says less");
+        }
+        assert_eq!(s.on_ask(A, share(12, 40), 10, 13, true), Given::Share(12), "what is there stays");
+        assert_eq!(s.on_ask(A, share(5, 40), 10, 45, true), Given::Share(40), "within the limit it does");
     }
 
     #[test]

@@ -97,6 +97,8 @@ pub struct CallOptions {
     pub flags: Flags,
     /// Answer ENOTCONN instead of waiting when there is no session.
     pub fail_fast: bool,
+    /// Only over the connection that there is when the call is made: ENOTCONN when there is none, or it ends before the answer is there.
+    pub once: bool,
     /// Do not keep it for replay although it changes state (its owner tells the state again itself).
     pub no_replay: bool,
     /// For urgent requests: when the one that waits for it was promised that it would be done. `None`: now.
@@ -151,6 +153,8 @@ struct Pending {
     body: Vec<u8>,
     bulk: Bulk,
     keep: bool,
+    /// See [`CallOptions::once`].
+    once: bool,
     /// How often the target had no room for it.
     refusals: u32,
     /// It waits before it is sent again.
@@ -483,10 +487,10 @@ impl Import {
     /// What the server answered; `NotConnected` when the import was closed, the client evicted, or (`fail_fast`)
     /// there is no session; `Io` when the target is out of service; `Corrupt` when the bulk does not match its checksum.
     pub async fn call(&self, op: Op, body: Vec<u8>, bulk: Bulk, options: CallOptions) -> Result<Reply, FsError> {
-        if options.fail_fast && self.state.get() != ImportState::Full {
+        if (options.fail_fast || options.once) && self.state.get() != ImportState::Full {
             return Err(FsError::NotConnected);
         }
-        let asked = self.rt.now();
+        let (asked, connects) = (self.rt.now(), self.connects.get());
         let rank = loop {
             self.wait_full().await?;
             let rank = self.slots.acquire(options.rank(self.rt.now()), options.tag).await;
@@ -495,7 +499,8 @@ impl Import {
             }
             self.slots.add(1);
         };
-        if options.evictions.is_some_and(|n| n != self.evictions.get()) {
+        let is_other = options.once && connects != self.connects.get();
+        if is_other || options.evictions.is_some_and(|n| n != self.evictions.get()) {
             self.slots.add(1);
             return Err(FsError::NotConnected);
         }
@@ -507,10 +512,10 @@ impl Import {
         let body = self.with_capability(&mut header, body);
         let (tx, rx) = oneshot();
         self.transmit(header, body.clone(), bulk.clone());
-        let keep = !options.no_replay;
+        let (keep, once) = (!options.no_replay, options.once);
         let (sent, deadline) = (self.rt.now(), self.rt.now() + self.patience());
         let (refusals, asleep, began, waiter) = (0, false, (asked, sent), Some(tx));
-        let pending = Pending { header, body, bulk, keep, refusals, asleep, began, sent, deadline, waiter };
+        let pending = Pending { header, body, bulk, keep, once, refusals, asleep, began, sent, deadline, waiter };
         self.pending.borrow_mut().insert(xid, pending);
         rx.await.unwrap_or(Err(FsError::NotConnected))
     }
@@ -611,6 +616,14 @@ impl Import {
             if let Some(waiter) = p.waiter {
                 waiter.send(Err(error));
             }
+        }
+    }
+
+    /// Ends what is not to be sent over another connection.
+    fn fail_once(&self) {
+        for (_, p) in self.pending.borrow_mut().extract_if(.., |_, p| p.once) {
+            self.give_slot_back(p.header.slot_or_credits);
+            p.waiter.into_iter().for_each(|waiter| waiter.send(Err(FsError::NotConnected)));
         }
     }
 

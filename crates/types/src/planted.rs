@@ -118,6 +118,14 @@ pub const BUGS: &[Bug] = &[
         "Background work of the metadata server does not see what is committed while its look at the store is under way.",
     ),
     bug(
+        "epoch-ignored",
+        "An OST takes the metadata server whose session is the latest for the one that has the store.",
+    ),
+    bug(
+        "precreate-sent-again",
+        "What a metadata server has an OST make and remove is sent again over a later connection, whoever has the store by then.",
+    ),
+    bug(
         "unsure-and-kept",
         "A metadata server that cannot reach its store keeps its clients, whatever another one does.",
     ),

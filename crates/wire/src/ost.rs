@@ -207,6 +207,9 @@ message! {
         count: u32,
         /// First contact after a restart: clean up objects nobody uses.
         orphans: bool,
+        /// How often the metadata store was opened, by the server that asks; 0: not said. One of a lower number than another that asked
+        /// is refused: its store is another server's.
+        epoch: u64,
     }
     /// `OstPrecreate` reply: objects `first ..= last` exist now, unused.
     PrecreateReply {

@@ -117,7 +117,7 @@ impl Ost {
         if ask.seq != ObjectId::seq_of(self.identity.ost) {
             return Err(FsError::Invalid);
         }
-        if !self.creators.admits(client) {
+        if !self.creators.admits(client, ask.epoch) {
             tracing::warn!(target = self.identity.target(), %client, "a metadata server that was replaced asks for objects");
             return Err(FsError::Stale);
         }

@@ -284,6 +284,8 @@ impl Ost {
         let mut limited = self.quotas.limited.borrow_mut();
         let Some(l) = limited.get_mut(&who).filter(|l| l.version == version) else { return Some(true) };
         l.version += 1;
+        // What is being written finds its place.
+        let share = if share < ask.share { share.max(self.used(who) + l.held) } else { share };
         l.short = share < ask.used.saturating_add(more);
         let before = std::mem::replace(&mut l.share, share);
         drop(limited);

@@ -78,6 +78,7 @@ impl Import {
     }
 
     fn resend(&self) {
+        self.fail_once();
         let again: Vec<_> = self
             .pending
             .borrow()
@@ -210,6 +211,7 @@ impl Import {
                 body: Vec::new(),
                 bulk: Bulk::new(),
                 keep: false,
+                once: false,
                 refusals: 0,
                 asleep: false,
                 began: (self.rt.now(), self.rt.now()),

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use client::Client;
 use fsck::Outcome;
 use mds::MetaKv;
-use types::{Fid, MIB, ObjectId, Rng};
+use types::{Duration, Fid, MIB, ObjectId, Rng};
 use wire::mdt::Cred;
 
 use super::super::class::FaultClass;
@@ -88,11 +88,25 @@ async fn repair(cluster: &Cluster) -> Result<Option<Vec<String>>, String> {
     Ok(Some(said))
 }
 
+/// Seconds within which all OSTs are in the map.
+const KNOWN_WITHIN_S: u32 = 60;
+
 async fn start(cluster: &Cluster) -> Result<(), String> {
     for id in cluster.ost_indices().into_iter().map(NodeId::Oss).chain([NodeId::Mds, NodeId::Client(0)]) {
         cluster.start(id).await.map_err(|e| format!("when its stores were repaired: {e}"))?;
     }
-    Ok(())
+    // A repair may have lost the cluster map: OSTs that were added register anew, and nobody waited for them.
+    let is_known = |i: &usize| {
+        let knows = |c: &Client| c.osts().all().iter().any(|o| usize::from(o.index().0) == *i && o.import().is_ok());
+        cluster.client(0).is_some_and(|c| knows(&c))
+    };
+    for _ in 0..KNOWN_WITHIN_S * 10 {
+        if cluster.ost_indices().iter().all(is_known) {
+            return Ok(());
+        }
+        cluster.sim.sleep(Duration::from_millis(100)).await;
+    }
+    Err("when its stores were repaired: an OST is not in the cluster map any more".into())
 }
 
 async fn stop(cluster: &Cluster) -> Result<(), String> {
