@@ -262,8 +262,9 @@ fn a_lost_ost_is_replaced_while_programs_go_on() {
         let listed = good(&["ost", "files", "1", text(&up.at(""))]);
         assert!(listed.contains("lost\n"), "{listed}");
         up.file_on("new", 1, b"on the new store");
-        let (all, lost) = (["ost", "files", "1", text(&up.at(""))], ["ost", "files", "1", "--lost", text(&up.at(""))]);
-        let (all, lost) = (good(&all), good(&lost));
+        let at = up.at("");
+        let all = good(&["ost", "files", "1", text(&at)]);
+        let lost = good(&["ost", "files", "1", "--lost", text(&at)]);
         assert!(all.contains("lost\n") && all.contains("new\n"), "{all}");
         assert!(lost.contains("lost\n") && !lost.contains("new\n") && lost.contains("1 file(s)"), "{lost}");
         assert_eq!(fs::read(up.at("new")).unwrap(), b"on the new store");
