@@ -346,8 +346,8 @@ impl Mds {
     async fn purge(&self) -> Result<(), FsError> {
         while !self.stopped.get() {
             let through = self.changelog.taken_in();
-            let (rows, _) = self.store.scan(&keys::change(0), &keys::change(through + 1), PURGE_RECORDS).await?;
-            if rows.is_empty() {
+            let (rows, next) = self.store.scan(&keys::change(0), &keys::change(through + 1), PURGE_RECORDS).await?;
+            if rows.is_empty() && next.is_none() {
                 // Users may have come further while this was read.
                 if self.changelog.taken_in() == through {
                     break;

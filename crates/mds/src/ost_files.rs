@@ -32,24 +32,23 @@ impl Mds {
         // Whoever walks through all files asks for page after page, and no page waits for anything.
         yield_now().await;
         let (from, to) = (keys::inode(q.from), keys::end_of(&[keys::INODE]));
-        let (rows, more) = self.store.scan(&from, &to, INODES_MAX).await?;
-        let mut reply = OstFilesReply::default();
+        let (rows, next) = self.store.scan(&from, &to, INODES_MAX).await?;
+        let mut reply = OstFilesReply { lost: q.lost, ..OstFilesReply::default() };
         let through = if q.lost { self.map.lost_through(q.ost) } else { u32::MAX };
-        let (mut path_bytes, mut last) = (0, None);
+        let mut path_bytes = 0;
         for (key, value) in rows {
             let Some(fid) = keys::fid_of(&key) else { continue };
             if path_bytes >= PATH_BYTES_MAX {
                 reply.next = fid;
                 return Ok(reply);
             }
-            last = Some(fid);
             let inode = Inode::decode(fid, &value).ok_or(FsError::Corrupt)?;
             if let Some(file) = self.on_ost(&inode, q.ost, through).await? {
                 path_bytes += file.path.len() + 64;
                 reply.files.push(file);
             }
         }
-        if let Some(Fid { seq, oid, ver }) = last.filter(|_| more) {
+        if let Some(Fid { seq, oid, ver }) = next.and_then(|key| keys::fid_of(&key)) {
             reply.next = Fid { seq, oid, ver: ver.wrapping_add(1) };
         }
         Ok(reply)

@@ -201,10 +201,7 @@ impl Mds {
     async fn load_log(&self, log: u8, read: impl Fn(&Key, &[u8]) -> Result<Vec<Due>, FsError>) -> Result<(), FsError> {
         let (mut from, to) = (keys::plain(&[log]), keys::end_of(&[log]));
         loop {
-            let (rows, more) = self.store.scan(&from, &to, 1024).await?;
-            let Some((last, _)) = rows.last() else { return Ok(()) };
-            from = last.clone();
-            from.push(0);
+            let (rows, next) = self.store.scan(&from, &to, 1024).await?;
             for (key, value) in rows {
                 let mut due = read(&key, &value)?;
                 due.retain(|d| !self.map.is_removed(d.ost));
@@ -214,9 +211,8 @@ impl Mds {
                     self.osts.owe(0, vec![(key, due)]);
                 }
             }
-            if !more {
-                return Ok(());
-            }
+            let Some(next) = next else { return Ok(()) };
+            from = next;
         }
     }
 }

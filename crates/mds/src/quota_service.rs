@@ -307,7 +307,7 @@ impl Mds {
         files: &mut u64,
     ) -> Result<bool, FsError> {
         let port = link.port().filter(|p| p.is_in_service()).ok_or(FsError::NotConnected)?;
-        let (page, more) = self.store.scan(from, to, OWNERS_MAX).await?;
+        let (page, next) = self.store.scan(from, to, OWNERS_MAX).await?;
         let mut objects = Vec::new();
         for (key, value) in &page {
             let fid = keys::fid_of(key).ok_or(FsError::Corrupt)?;
@@ -329,11 +329,10 @@ impl Mds {
         if !objects.is_empty() {
             port.call(Op::OstOwn, wire::encode(&OwnRequest { objects })).await?;
         }
-        if let Some((last, _)) = page.last() {
-            *from = last.clone();
-            from.push(0);
-        }
-        if !more {
+        let more = next.is_some();
+        if let Some(next) = next {
+            *from = next;
+        } else {
             let all = OstQuotaRequest { owned: true, ..OstQuotaRequest::default() };
             self.ost_quota(link.ost, &*port, &all).await?;
         }

@@ -272,10 +272,7 @@ impl Mds {
     async fn remove_orphans(self: &Rc<Self>) -> Result<(), FsError> {
         let (mut from, to) = (keys::plain(&[keys::ORPHAN]), keys::end_of(&[keys::ORPHAN]));
         loop {
-            let (orphans, more) = self.store.scan(&from, &to, 1024).await?;
-            let Some((last, _)) = orphans.last() else { return Ok(()) };
-            from = last.clone();
-            from.push(0);
+            let (orphans, next) = self.store.scan(&from, &to, 1024).await?;
             for (key, _) in orphans {
                 let Some(fid) = keys::fid_of(&key) else { continue };
                 let remove = |tx: &mut crate::tx::Tx<'_>| {
@@ -286,9 +283,8 @@ impl Mds {
                 };
                 self.run(Caller::own(), remove, |_, ()| Ok(())).await?;
             }
-            if !more {
-                return Ok(());
-            }
+            let Some(next) = next else { return Ok(()) };
+            from = next;
         }
     }
 }

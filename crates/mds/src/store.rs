@@ -40,6 +40,9 @@ impl Default for CommitConfig {
 /// A key and its new value.
 pub(crate) type Change = (Key, Option<Vec<u8>>);
 
+/// Pairs in order, and the key to go on from.
+type Scanned = (Vec<crate::tx::Pair>, Option<Key>);
+
 /// How long a commit may take before somebody looks whether it waits for space.
 const STALL_LOOK: Duration = Duration::from_millis(200);
 
@@ -310,11 +313,12 @@ impl MetaStore {
         sealed.map(|v| unseal(key, v)).transpose()
     }
 
-    /// The first pairs of a range as of when this is called, and whether there are more; values unsealed. For scans by background work.
+    /// The first pairs of a range as of when this is called, at most `limit`, and the key to go on from (`None`: that was all); values
+    /// unsealed. Of records that are being removed there may be none although it goes on. For scans by background work.
     ///
     /// # Errors
     /// As the engine answers.
-    pub async fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<(Vec<crate::tx::Pair>, bool), KvError> {
+    pub async fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Scanned, KvError> {
         let answer = self.snapshot.borrow().range(from, to, limit);
         let mut pending = Overlay::new();
         let (pairs, is_late) = match answer {
@@ -325,8 +329,7 @@ impl MetaStore {
                 (f.await?, !types::planted!("scan-apart"))
             }
         };
-        let full = pairs.len() == limit;
-        let bound = if full { pairs.last().map(|(k, _)| k.clone()) } else { None };
+        let bound = if pairs.len() == limit { pairs.last().map(|(k, _)| k.clone()) } else { None };
         if !is_late {
             pending.clear();
             self.overlay_range(from, to, bound.as_deref(), &mut pending);
@@ -337,7 +340,12 @@ impl MetaStore {
             merged.insert(Key::from_vec(k), Some(v));
         }
         merged.extend(pending.into_iter().filter(|(k, _)| bound.as_ref().is_none_or(|b| k[..] <= b[..])));
-        Ok((merged.into_iter().filter_map(|(k, v)| Some((k, v?))).collect(), full))
+        let next = bound.map(|b| {
+            let mut key = Key::from_vec(b);
+            key.push(0);
+            key
+        });
+        Ok((merged.into_iter().filter_map(|(k, v)| Some((k, v?))).collect(), next))
     }
 
     /// Puts the pending changes of `from..to`, at most up to and including `bound`, over `merged`.
@@ -559,10 +567,10 @@ mod tests {
             })
             .await;
             store.sync().await.unwrap();
-            let (rows, more) = all.await.unwrap();
-            assert_eq!((names(rows), more), (vec!["xa".into(), "xbb".into(), "xc".into(), "xd".into()], false));
-            let (rows, more) = first.await.unwrap();
-            assert_eq!((names(rows), more), (vec!["xa".to_owned()], true), "up to xb, which is gone");
+            let (rows, next) = all.await.unwrap();
+            assert_eq!((names(rows), next), (vec!["xa".into(), "xbb".into(), "xc".into(), "xd".into()], None));
+            let (rows, next) = first.await.unwrap();
+            assert_eq!((names(rows), next), (vec!["xa".to_owned()], Some(keys::plain(b"xb\0"))), "xb is gone");
             store.stop();
         });
     }

@@ -389,6 +389,7 @@ impl Server {
             if is_unsure {
                 // Nobody can come back to a server that does not know whether its store is its own.
                 late.into_iter().for_each(|client| target.recovery.note_progress(client));
+                self.rt.sleep(LOOK_EVERY).await;
                 continue;
             }
             let why = target.recovery.why_late();

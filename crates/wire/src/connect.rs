@@ -209,6 +209,8 @@ message! {
         files: Vec<OstFile>,
         /// Where the next page begins; zero: that was the last one.
         next: Fid,
+        /// As the request says: a server that does not know of lost objects does not say so.
+        lost: bool,
     }
     /// A permanent setting.
     Setting {

@@ -218,6 +218,28 @@ fn an_ost_that_registers_again_after_the_store_was_full_is_used() {
 }
 
 #[test]
+fn an_ost_does_not_leave_with_a_file_behind_more_removed_ones_than_are_looked_at_at_a_time() {
+    let never = types::Duration::from_secs(3600);
+    let fs = Fs::with_commit(crate::store::CommitConfig { interval: never, idle: never, ..Default::default() });
+    let d = fs.mkdir(ROOT, "d").unwrap();
+    for i in 0..1100 {
+        fs.create(d, &format!("f{i}")).unwrap();
+    }
+    change(&fs, 1, MapChange::Close, "", &[0]).unwrap();
+    let kept = fs.create(d, "kept").unwrap();
+    assert_eq!(ost_of(&fs, kept), 1);
+    fs.sync();
+    for i in 0..1100 {
+        fs.unlink(d, &format!("f{i}")).unwrap();
+    }
+    let (errno, why) = change(&fs, 2, MapChange::RemoveOst, "", &[1]).unwrap_err();
+    assert!(
+        errno == FsError::NotEmpty.errno() && why.contains("1 files have objects on OST 1, d/kept"),
+        "{errno} {why}"
+    );
+}
+
+#[test]
 fn an_ost_that_is_opened_while_its_files_are_looked_for_stays() {
     let fs = Fs::new();
     change(&fs, 1, MapChange::Close, "", &[1]).unwrap();

@@ -17,6 +17,8 @@ pub(super) struct Creators {
     next: Cell<u64>,
     /// The epoch of the metadata store as it was said last (0: never), and the place in that order of the session that asked last.
     latest: Cell<(u64, u64)>,
+    /// The session that was refused last.
+    refused: Cell<Option<ClientId>>,
 }
 
 impl Creators {
@@ -40,6 +42,10 @@ impl Creators {
         let admitted = place.filter(|p| *p >= self.latest.get());
         self.latest.set(admitted.unwrap_or(self.latest.get()));
         admitted.is_some()
+    }
+    /// Whether it has not been said yet that this session is refused.
+    pub fn is_news(&self, client: ClientId) -> bool {
+        self.refused.replace(Some(client)) != Some(client)
     }
 }
 

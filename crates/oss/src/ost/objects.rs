@@ -118,7 +118,10 @@ impl Ost {
             return Err(FsError::Invalid);
         }
         if !self.creators.admits(client, ask.epoch) {
-            tracing::warn!(target = self.identity.target(), %client, "a metadata server that was replaced asks for objects");
+            if self.creators.is_news(client) {
+                let (target, epoch) = (self.identity.target(), ask.epoch);
+                tracing::warn!(target, %client, epoch, "a metadata server that was replaced asks for objects: refused");
+            }
             return Err(FsError::Stale);
         }
         // From here on: what is made meanwhile lies behind, and stays.

@@ -2,6 +2,7 @@
 mod ends;
 mod repaired;
 mod stalled;
+mod standby;
 mod urgent;
 
 use super::*;

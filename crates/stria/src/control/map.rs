@@ -78,7 +78,7 @@ impl Shard {
                     json!({"fid": f.fid.to_string(), "path": path, "size": f.size, "stripes": f.stripes, "there": f.there})
                 };
                 let next = if reply.next.is_zero() { Value::Null } else { json!(reply.next.to_string()) };
-                json!({"files": reply.files.iter().map(one).collect::<Vec<_>>(), "next": next})
+                json!({"files": reply.files.iter().map(one).collect::<Vec<_>>(), "next": next, "lost": reply.lost})
             }
             Err(e) => refused(&format!("files of OST {}", ost.0), e),
         }

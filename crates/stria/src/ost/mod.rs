@@ -96,6 +96,13 @@ impl Cluster {
         loop {
             let page =
                 control::ask(self.connection, &json!({"do": "ost_files", "ost": ost, "from": from, "lost": lost}))?;
+            if lost && page["lost"] != true {
+                let text = "the mount's daemon or the metadata server is of an earlier version, which does not keep what was lost";
+                return Err(Failure::with_errno(
+                    format!("files of OST {ost}: {text}: 'stria fsck' names it"),
+                    libc::ENOSYS,
+                ));
+            }
             for file in page["files"].as_array().map(Vec::as_slice).unwrap_or_default() {
                 each(File::read(file))?;
             }

@@ -1,5 +1,4 @@
 //! A metadata server that lives on while another one takes its store over.
-use rt::Rt;
 use simworld::Host;
 
 use super::{Cluster, MdsRole, Running};
@@ -8,8 +7,6 @@ use super::{Cluster, MdsRole, Running};
 pub(super) struct Aside {
     host: Host,
     role: MdsRole,
-    /// Its process.
-    _rt: Option<Rt>,
 }
 
 impl Cluster {
@@ -27,7 +24,8 @@ impl Cluster {
             return None;
         }
         let Running::Mds(role) = node.running.replace(Running::Nothing) else { return None };
-        *self.aside.borrow_mut() = Some(Aside { host: host.clone(), role, _rt: node.rt.take() });
+        node.rt.take();
+        *self.aside.borrow_mut() = Some(Aside { host: host.clone(), role });
         Some(host)
     }
     /// A host reaches the database of the metadata store no longer, or again.
