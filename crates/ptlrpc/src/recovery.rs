@@ -20,7 +20,7 @@ const BEGIN_AFTER: Duration = Duration::from_secs(2);
 pub(crate) struct Recovery {
     rt: Rt,
     begun: Instant,
-    deadline: Instant,
+    deadline: Cell<Instant>,
     window: Duration,
     state: Rc<State>,
 }
@@ -88,7 +88,7 @@ impl RecoveryControl {
         if !self.is_active() {
             return (Duration::ZERO, 0);
         }
-        (self.0.deadline.since(self.0.rt.now()), self.0.state.expected.borrow().len())
+        (self.0.deadline.get().since(self.0.rt.now()), self.0.state.expected.borrow().len())
     }
     /// State, time left and who is waited for, as `recovery_status` shows it.
     #[must_use]
@@ -96,7 +96,7 @@ impl RecoveryControl {
         let active = self.is_active();
         let mut text = format!("status: {}\n", if active { "RECOVERING" } else { "COMPLETE" });
         if active {
-            let left = self.0.deadline.since(self.0.rt.now()).as_secs();
+            let left = self.0.deadline.get().since(self.0.rt.now()).as_secs();
             if self.0.state.begun.get() {
                 text += "service: begun\n";
             }
@@ -168,7 +168,7 @@ impl Recovery {
         Recovery {
             rt: rt.clone(),
             begun: now,
-            deadline: now + window,
+            deadline: Cell::new(now + window),
             window,
             state: Rc::new(State {
                 rt,
@@ -260,13 +260,14 @@ impl Recovery {
                     return Some(missing);
                 }
             }
-            let (now, last) = (self.rt.now(), self.deadline + self.window * 9);
+            let (now, deadline) = (self.rt.now(), self.deadline.get());
+            let last = deadline + self.window * 9;
             let waiting = self.state.waiting();
             let awake = Some(self.rt.awake_since()).filter(|at| *at > self.begun);
             let until = |client: &ClientId, at: &Option<Instant>| match (*at).max(awake) {
                 _ if waiting.contains(client) => last,
-                Some(at) => self.deadline.max(at + self.window / 2).min(last),
-                None => self.deadline,
+                Some(at) => deadline.max(at + self.window / 2).min(last),
+                None => deadline,
             };
             let limits: Vec<(ClientId, Instant)> =
                 self.state.expected.borrow().iter().map(|(c, at)| (*c, until(c, at))).collect();
@@ -277,6 +278,11 @@ impl Recovery {
             let next = limits.iter().map(|(_, at)| *at).min().unwrap_or(last);
             let _ = self.rt.timeout(next.since(now), changed).await;
         }
+    }
+    /// Nobody could come back for so long: the window goes on behind that, for half of it at least.
+    pub(crate) fn postpone(&self, by: Duration) {
+        let half = self.rt.now() + self.window / 2;
+        self.deadline.set((self.deadline.get() + by).max(half));
     }
     /// Why clients are late.
     pub(crate) fn why_late(&self) -> &'static str {

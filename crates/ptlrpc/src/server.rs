@@ -367,7 +367,12 @@ impl Server {
 
     async fn watch_recovery(&self, target: Rc<Target>) {
         loop {
-            let is_unsure = target.service.is_unsure();
+            if target.service.is_unsure() {
+                // Nobody can come back to a server that does not know whether its store is its own.
+                self.rt.sleep(LOOK_EVERY).await;
+                target.recovery.postpone(LOOK_EVERY);
+                continue;
+            }
             for client in target.gone(|e| target.recovery.expects(e.client())) {
                 tracing::info!(target = target.service.target(), %client, "its process has ended: not waited for");
                 evict(&target, client).await;
@@ -386,12 +391,6 @@ impl Server {
             // Clients also die while others are waited for.
             let Some(late) = self.rt.timeout(LOOK_EVERY, target.recovery.next_late()).await else { continue };
             let Some(late) = late else { break };
-            if is_unsure {
-                // Nobody can come back to a server that does not know whether its store is its own.
-                late.into_iter().for_each(|client| target.recovery.note_progress(client));
-                self.rt.sleep(LOOK_EVERY).await;
-                continue;
-            }
             let why = target.recovery.why_late();
             for client in late {
                 tracing::warn!(target = target.service.target(), %client, "{why}: evicted");
