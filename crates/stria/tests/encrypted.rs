@@ -5,6 +5,7 @@ mod support;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use support::{Cluster, can_mount, good, refused, text};
 
@@ -16,11 +17,20 @@ fn synced(path: &Path, bytes: &[u8]) {
     file.sync_all().unwrap();
 }
 
-/// How the connections of a mount to its servers are protected.
+/// How the connections of a mount to its three servers are protected, once all of them stand: an OST joins when its server has said that
+/// it is ready, and a server that was started again is connected to a moment later.
 fn security(mount: &Path) -> Vec<String> {
-    let pages = good(&["get_param", "--at", text(mount), "-n", "{mdc,osc}.*.import"]);
-    let lines = pages.lines().filter_map(|line| line.trim().strip_prefix("security: "));
-    lines.map(String::from).collect()
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let pages = good(&["get_param", "--at", text(mount), "-n", "{mdc,osc}.*.import"]);
+        let lines = pages.lines().filter_map(|line| line.trim().strip_prefix("security: "));
+        let levels: Vec<String> = lines.map(String::from).collect();
+        if levels.len() == 3 {
+            return levels;
+        }
+        assert!(Instant::now() < until, "a server is not connected to: {pages}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 #[test]
@@ -30,12 +40,7 @@ fn an_encrypted_mount_and_one_that_is_not_are_coherent_and_servers_may_die_below
     }
     let mut cluster = Cluster::new(2);
     let (plain, encrypted) = (cluster.mount("plain", &[]), cluster.mount("encrypted", &TLS));
-    // OSTs join when their servers have said that they are ready.
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while [&plain, &encrypted].iter().any(|m| security(m).len() < 3) {
-        assert!(std::time::Instant::now() < until, "an OST does not join");
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
+    assert_eq!((security(&plain), security(&encrypted)), (vec!["none".into(); 3], vec!["tls".into(); 3]));
     good(&["setstripe", "-c", "2", text(&plain.join("a"))]);
     let bytes: Vec<u8> = (0..9_000_000_u32).map(|i| ((i * 7) >> 3) as u8).collect();
     for (from, to) in [(&plain, &encrypted), (&encrypted, &plain)] {
@@ -44,8 +49,7 @@ fn an_encrypted_mount_and_one_that_is_not_are_coherent_and_servers_may_die_below
         fs::write(from.join("a"), b"short").unwrap();
         assert_eq!(fs::read(to.join("a")).unwrap(), b"short");
     }
-    assert_eq!(security(&plain), ["none"; 3]);
-    assert_eq!(security(&encrypted), ["tls"; 3]);
+    assert_eq!((security(&plain), security(&encrypted)), (vec!["none".into(); 3], vec!["tls".into(); 3]));
     let file = encrypted.join("over deaths");
     for round in 0..3_u8 {
         fs::write(&file, [round; 300_000]).unwrap();
