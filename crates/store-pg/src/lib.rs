@@ -10,6 +10,7 @@ mod cache;
 mod link;
 mod open;
 mod place;
+mod security;
 mod snapshot;
 mod worker;
 

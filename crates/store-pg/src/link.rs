@@ -10,7 +10,7 @@ use mds::kv::KvBatch;
 use mds::kv::KvError;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Error, NoTls, Row, Statement};
+use tokio_postgres::{Client, Error, Row, Statement};
 
 use crate::place::{Place, with_causes};
 
@@ -219,7 +219,8 @@ struct Statements {
 /// A connection to a server that takes changes.
 pub(crate) async fn connect(place: &Place) -> Result<Client, Trouble> {
     let config = place.config().map_err(|e| Trouble::Refused(e.0))?;
-    let (client, connection) = config.connect(NoTls).await?;
+    let security = place.security().map_err(|e| Trouble::Refused(e.0))?;
+    let (client, connection) = config.connect(security).await?;
     tokio::spawn(async move {
         // Whoever uses the connection hears of its end.
         if let Err(e) = connection.await {

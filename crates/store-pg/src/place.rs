@@ -11,7 +11,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
+use tokio_postgres::config::{Host, TargetSessionAttrs};
+use tokio_postgres_rustls::MakeRustlsConnect;
+
+use crate::security::Security;
 
 /// The file of a metadata target's directory that says where its store is.
 pub const PLACE_FILE: &str = "mdt.postgres";
@@ -27,6 +30,7 @@ const PORT_DEFAULT: u16 = 5432;
 pub struct Place {
     text: String,
     passfile: Option<PathBuf>,
+    security: Security,
     config: Config,
 }
 
@@ -55,13 +59,14 @@ impl Place {
     /// Of a connection string (`postgres://USER@HOST[:PORT][,HOST...]/DATABASE?OPTIONS`) and the file with its password.
     ///
     /// # Errors
-    /// It is none; it holds a password, names no user or no database, or asks for an encrypted connection.
+    /// It is none; it holds a password, names no user or no database, or its options of security make no sense.
     pub fn parse(text: &str, passfile: Option<&Path>) -> Result<Place, PlaceError> {
         let wrong = |why: &str| PlaceError(format!("'{}' names no metadata store: {why}", without_password(text)));
         if !text.starts_with("postgres://") && !text.starts_with("postgresql://") {
             return Err(wrong("say postgres://USER@HOST[:PORT]/DATABASE"));
         }
-        let mut config = Config::from_str(text).map_err(|e| wrong(&with_causes(&e)))?;
+        let (security, url) = Security::of_url(text).map_err(|why| wrong(&why))?;
+        let mut config = Config::from_str(&url).map_err(|e| wrong(&with_causes(&e)))?;
         if config.get_password().is_some() {
             return Err(wrong("a password there is seen by others: put it into a file (mdt.passfile, PGPASSFILE)"));
         }
@@ -74,12 +79,7 @@ impl Place {
         if config.get_hosts().is_empty() {
             return Err(wrong("it names no host: postgres://USER@HOST/DATABASE, or ?host=DIRECTORY-OF-THE-SOCKET"));
         }
-        if config.get_ssl_mode() == SslMode::Require {
-            return Err(wrong(
-                "connections to the database are not encrypted by this build: leave sslmode out and see docs/metadata-store.md",
-            ));
-        }
-        config.ssl_mode(SslMode::Disable);
+        config.ssl_mode(security.mode());
         if config.get_connect_timeout().is_none() {
             config.connect_timeout(CONNECT_TIMEOUT);
         }
@@ -92,7 +92,7 @@ impl Place {
         if config.get_application_name().is_none() {
             config.application_name("stria mds");
         }
-        Ok(Place { text: text.into(), passfile: passfile.map(Into::into), config })
+        Ok(Place { text: text.into(), passfile: passfile.map(Into::into), security, config })
     }
 
     /// Of a metadata target's directory; `None`: its store is in the directory itself.
@@ -126,6 +126,11 @@ impl Place {
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::File::open(dir)?.sync_all()
+    }
+
+    /// What protects connections, with the certificates of today.
+    pub(crate) fn security(&self) -> Result<MakeRustlsConnect, PlaceError> {
+        self.security.connector().map_err(PlaceError)
     }
 
     /// What connections are made by, with the password of today.
@@ -226,14 +231,21 @@ mod tests {
             ("postgres://a@db", "names no database"),
             ("postgres://a@/fs", "names no host"),
             ("postgres://a:secret@db/fs", "mdt.passfile"),
-            ("postgres://a@db/fs?sslmode=require", "not encrypted"),
+            ("postgres://a@db/fs?sslmode=allow", "verify-full"),
+            ("postgres://a@db/fs?sslmode=verify-full", "sslrootcert=FILE"),
+            ("postgres://a@db/fs?sslmode=require&sslrootcert=ca.pem", "ca.pem is no absolute path"),
+            ("postgres://a@db/fs?sslcert=/c.pem", "go together"),
             ("postgres://a@db/fs?colour=red", "colour"),
         ] {
             let e = Place::parse(text, None).unwrap_err().to_string();
             assert!(e.contains(right), "{text}: {e}");
             assert!(!e.contains("secret"), "{e}");
         }
-        assert!(Place::parse("postgres://a@db1,db2:5433/fs?target_session_attrs=read-write", None).is_ok());
+        let all =
+            "postgres://a@db1,db2:5433/fs?sslmode=verify-full&target_session_attrs=read-write&sslrootcert=/etc/a%20b";
+        assert!(Place::parse(all, None).is_ok());
+        let unread = Place::parse(all, None).unwrap().security().err().unwrap().to_string();
+        assert!(unread.starts_with("/etc/a b: "), "{unread}");
     }
 
     #[test]

@@ -49,6 +49,8 @@ pub struct Postgres {
     bin: PathBuf,
     dir: tempfile::TempDir,
     running: Option<Child>,
+    /// `-c` of each.
+    options: Vec<String>,
 }
 
 impl Postgres {
@@ -59,7 +61,7 @@ impl Postgres {
         if let Some((uid, gid)) = user() {
             chown(dir.path(), Some(uid), Some(gid)).unwrap();
         }
-        let mut server = Postgres { bin: programs().expect("is_there"), dir, running: None };
+        let mut server = Postgres { bin: programs().expect("is_there"), dir, running: None, options: Vec::new() };
         let made = server
             .command("initdb")
             .args(["-U", "stria", "-A", "trust", "--locale=C", "-E", "UTF8", "--no-sync", "-D"])
@@ -69,6 +71,21 @@ impl Postgres {
         assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
         server.start_again();
         server
+    }
+    /// What clients are let in by, in the format of `pg_hba.conf`, and settings: from the next start on.
+    pub fn set(&mut self, clients: &str, options: &[String]) {
+        fs::write(self.data().join("pg_hba.conf"), clients).unwrap();
+        self.options = options.to_vec();
+    }
+    /// A file in its directory that it alone reads.
+    pub fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.dir.path().join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        if let Some((uid, gid)) = user() {
+            chown(&path, Some(uid), Some(gid)).unwrap();
+        }
+        path
     }
     fn data(&self) -> PathBuf {
         self.dir.path().join("data")
@@ -100,6 +117,7 @@ impl Postgres {
                 .arg(self.data())
                 .args(["-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=40", "-k"])
                 .arg(self.dir.path())
+                .args(self.options.iter().flat_map(|option| ["-c", option]))
                 .stdout(Stdio::null())
                 .stderr(Stdio::piped())
                 .spawn()
