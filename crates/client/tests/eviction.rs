@@ -480,3 +480,95 @@ fn what_waits_through_an_eviction_changes_no_object_behind_its_next_writer() {
         });
     }
 }
+
+/// Waits until the client has a session with the first OST.
+async fn until_connected(world: &World, c: &Client) {
+    while c.osts().all()[0].import().unwrap().state() != ptlrpc::ImportState::Full {
+        world.sim.sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// What an fsync says, once and again, of a file with bytes that an OST had answered and not committed when this client gave the OST
+/// up; of the OST it is known when it loses its power: before it is taken into use again, after that, or never.
+fn given_up(dies_before: bool, dies_after: bool, bug: Option<&'static str>) -> ([Result<(), FsError>; 2], String) {
+    types::planted::plant(bug);
+    let world = World::new(1, 1, OstConfig::default());
+    world.set_ost_commits(BACK);
+    world.lose_power(0);
+    world.start_oss(0);
+    let (one, _) = world.client(|_| {});
+    let said = world.run(Duration::from_secs(3600), async {
+        let file = create(&one, "f").await;
+        one.data().write(&file, 0, &[1; 10_000]).await.unwrap();
+        one.data().fsync(&file, false).await.unwrap();
+        one.data().write(&file, 0, &[2; 10_000]).await.unwrap();
+        one.data().write_out(file.inode()).await;
+        let osc = one.osts().all()[0].clone();
+        if dies_before {
+            world.lose_power(0);
+        }
+        osc.set_active(false);
+        assert!(one.data().fsync(&file, false).await.is_err(), "nothing waits for who was given up");
+        if dies_before {
+            world.restart_oss(0).await;
+        }
+        osc.set_active(true);
+        until_connected(&world, &one).await;
+        if dies_after {
+            world.lose_power(0);
+            world.restart_oss(0).await;
+            world.sim.sleep(BACK).await;
+        }
+        let said = [one.data().fsync(&file, false).await, one.data().fsync(&file, false).await];
+        if said[0].is_ok() && bug.is_none() {
+            world.lose_power(0);
+            world.restart_oss(0).await;
+            world.sim.sleep(BACK).await;
+            assert_eq!(read_all(&one, &file, MIB).await, [2; 10_000], "what an fsync promised");
+        }
+        (said, one.losses().text())
+    });
+    types::planted::plant(None);
+    said
+}
+
+#[test]
+fn what_an_ost_lost_that_was_given_up_is_told_when_it_is_back() {
+    let (said, lost) = given_up(true, false, None);
+    assert_eq!(said, [Err(FsError::Io), Ok(())], "once");
+    assert!(lost.contains("12288"), "'{lost}'");
+    assert_eq!(given_up(true, false, Some("given-up-and-forgotten")).0, [Ok(()); 2], "the bug is not seen");
+    for dies_after in [false, true] {
+        let (said, lost) = given_up(false, dies_after, None);
+        assert!(said[0].is_err() || lost.is_empty(), "{said:?}, '{lost}'");
+    }
+}
+
+/// What an fsync says to who opens a file of which bytes were lost after its last close, and to who opens it then.
+fn opened_after_a_loss(bug: Option<&'static str>) -> [Result<(), FsError>; 2] {
+    types::planted::plant(bug);
+    let world = World::new(1, 1, OstConfig::default());
+    let (one, _) = world.client(|_| {});
+    let said = world.run(Duration::from_secs(3600), async {
+        close_with_unwritten_bytes(&one).await;
+        let osc = one.osts().all()[0].clone();
+        osc.set_active(false);
+        osc.set_active(true);
+        until_connected(&world, &one).await;
+        let mut said = [Ok(()); 2];
+        for said in &mut said {
+            let file = open(&one, "f", O_RDWR).await;
+            *said = one.data().fsync(&file, false).await;
+            one.release(&file).await.unwrap();
+        }
+        said
+    });
+    types::planted::plant(None);
+    said
+}
+
+#[test]
+fn an_error_that_came_after_the_last_close_is_told_to_the_next_fsync_once() {
+    assert_eq!(opened_after_a_loss(None), [Err(FsError::Io), Ok(())]);
+    assert_eq!(opened_after_a_loss(Some("untold-forgotten")), [Ok(()); 2], "the bug is not seen");
+}

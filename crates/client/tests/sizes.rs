@@ -127,3 +127,85 @@ fn a_size_costs_one_question_per_object_and_after_a_cut_once_two() {
         assert_eq!(questions().await, (6 * STRIPE, vec![1; 3]));
     });
 }
+
+/// A client knows one object of a file and waits for the next one; meanwhile another client makes the file longer, over the end of the
+/// first object. What the first client reads.
+fn read_amid_growth(bug: Option<&'static str>, to: u64) -> Vec<u8> {
+    types::planted::plant(bug);
+    let world = World::new(1, 2, OstConfig::default());
+    let ((one, _), (two, reader)) = (world.client(|_| {}), world.client(|_| {}));
+    let found = world.run(Duration::from_secs(600), async {
+        let file = create_striped(&one, "f").await;
+        // The second object stays locked here, so that the reader has to ask for it.
+        one.data().write(&file, STRIPE, &[7; 100]).await.unwrap();
+        cut(&one, &file, 0).await.unwrap();
+        one.data().write(&file, 0, &[7; 100]).await.unwrap();
+        one.data().fsync(&file, false).await.unwrap();
+        let there = open(&two, "f", 0).await;
+        assert_eq!(two.data().read(&there, 0, 1000).await.unwrap().to_vec(), [7; 100]);
+        world.sim.cut(&reader, &world.oss[1].host);
+        let mut reads = pin!(two.data().read(&there, 0, 2 * STRIPE as usize));
+        assert!(two.rt().timeout(Duration::from_millis(5), reads.as_mut()).await.is_none());
+        one.data().write(&file, 100, &vec![7; (to.min(STRIPE) - 100) as usize]).await.unwrap();
+        one.data().write(&file, STRIPE, &vec![7; to.saturating_sub(STRIPE) as usize]).await.unwrap();
+        world.sim.heal(&reader, &world.oss[1].host);
+        reads.await.unwrap().to_vec()
+    });
+    types::planted::plant(None);
+    found
+}
+
+#[test]
+fn a_read_ends_where_the_file_ended_once_or_shows_what_was_written_behind() {
+    for to in [200, STRIPE, STRIPE + 5000, 2 * STRIPE] {
+        let found = read_amid_growth(None, to);
+        assert!(found.len() == 100 || found.len() as u64 == to, "{} bytes of a file of 100, then {to}", found.len());
+        assert!(found.iter().all(|b| *b == 7), "zeros stand where nobody wrote any, to {to}");
+        let wrong = read_amid_growth(Some("grown-over-zeros"), to);
+        assert!(wrong.contains(&0), "the bug is not seen, to {to}");
+    }
+}
+
+/// Finds what programs with O_DIRECT or without read of a file that another client cuts and writes again, all of it one byte's.
+fn read_amid_cuts(seed: u64, flags: u32, bug: Option<&'static str>) -> Option<String> {
+    types::planted::plant(bug);
+    let sim = SimConfig { shuffle: 0.2, latency_max: Duration::from_millis(2), ..SimConfig::new(seed) };
+    let world = World::of(sim, 2, OstConfig::default());
+    let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+    let (over, wrong) = (Cell::new(false), RefCell::new(None));
+    world.run(Duration::from_secs(3600), async {
+        let file = create_striped(&one, "f").await;
+        one.data().write(&file, 0, &vec![7; 3 * STRIPE as usize]).await.unwrap();
+        let there = open(&two, "f", flags).await;
+        let changes = async {
+            let mut rng = Rng::new(seed);
+            for _ in 0..40 {
+                cut(&one, &file, rng.below(2) * rng.below(3 * STRIPE)).await.unwrap();
+                one.data().write(&file, 0, &vec![7; 3 * STRIPE as usize]).await.unwrap();
+            }
+            over.set(true);
+        };
+        let reads = async {
+            while !over.get() {
+                let found = two.data().read(&there, 0, 3 * STRIPE as usize).await.unwrap().to_vec();
+                if let Some(at) = found.iter().position(|b| *b != 7) {
+                    *wrong.borrow_mut() = Some(format!("seed {seed}: zeros at {at} of {}", found.len()));
+                }
+                world.sim.sleep(Duration::from_micros(500)).await;
+            }
+        };
+        rt::sync::join_all(vec![Box::pin(changes) as Pin<Box<dyn Future<Output = ()>>>, Box::pin(reads)]).await;
+    });
+    types::planted::plant(None);
+    wrong.into_inner()
+}
+
+#[test]
+fn a_read_beside_cuts_shows_no_zeros_that_the_file_never_had() {
+    for seed in 0..6 {
+        for flags in [0, O_DIRECT] {
+            assert_eq!(read_amid_cuts(seed, flags, None), None, "flags {flags:o}");
+        }
+    }
+    assert!((0..6).any(|seed| read_amid_cuts(seed, O_DIRECT, Some("cut-over-zeros")).is_some()), "the bug is not seen");
+}

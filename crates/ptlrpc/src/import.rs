@@ -187,6 +187,9 @@ pub struct Import {
     sink: RefCell<Option<Rc<Sink>>>,
     pending: RefCell<BTreeMap<Xid, Pending>>,
     replay: RefCell<BTreeMap<Transno, Replayable>>,
+    /// What the server answered in a session that is over, without its bulk: it makes that stable by itself, nobody replays it. What
+    /// is not stable when it is started again is lost.
+    left_to_server: RefCell<BTreeMap<Transno, Replayable>>,
     slots: Turns,
     free_slots: RefCell<Vec<u16>>,
     slot_count: Cell<u16>,
@@ -258,6 +261,7 @@ impl Import {
             sink: RefCell::new(None),
             pending: RefCell::default(),
             replay: RefCell::default(),
+            left_to_server: RefCell::default(),
             slots: Turns::new(0, 0),
             free_slots: RefCell::default(),
             slot_count: Cell::new(0),
@@ -336,7 +340,7 @@ impl Import {
         }
     }
     /// Gives the target up: requests that wait and all later ones fail with `Io`, nothing connects. What is kept for
-    /// replay is forgotten, and the server will be told to forget its side, too.
+    /// replay is the server's alone from now on, and the server will be told to forget this client.
     pub fn deactivate(&self) {
         if self.inactive.replace(true) || self.state.get() == ImportState::Closed {
             return;
@@ -346,7 +350,7 @@ impl Import {
         if let Some(sink) = self.sink.borrow_mut().take() {
             sink.close();
         }
-        self.replay.borrow_mut().clear();
+        self.leave_to_server();
         self.fail_pending(FsError::Io);
     }
     /// Takes the target back into use.
@@ -663,11 +667,13 @@ impl Import {
             return;
         }
         self.unsynced.set(unsynced);
-        let mut replay = self.replay.borrow_mut();
-        let keep = replay.split_off(&Transno(transno.0.saturating_add(1)));
-        let gone = std::mem::replace(&mut *replay, keep);
-        drop(replay);
-        drop(gone);
+        for kept in [&self.replay, &self.left_to_server] {
+            let mut kept = kept.borrow_mut();
+            let keep = kept.split_off(&Transno(transno.0.saturating_add(1)));
+            let gone = std::mem::replace(&mut *kept, keep);
+            drop(kept);
+            drop(gone);
+        }
         if let Some(c) = self.callbacks.borrow().upgrade() {
             c.on_committed(transno);
         }

@@ -114,6 +114,13 @@ pub const BUGS: &[Bug] = &[
     bug("share-said-early", "An OST says that it gave a part of its share back before its store knows."),
     bug("share-told-late", "What an OST said of its share before it said something else counts."),
     bug(
+        "grown-over-zeros",
+        "A read ends where a file ends that has grown meanwhile, over zeros where others have written.",
+    ),
+    bug("cut-over-zeros", "A read past the cache shows zeros where the file ended for a moment and was written again."),
+    bug("untold-forgotten", "A write-back error that came after the last close is told to nobody."),
+    bug("given-up-and-forgotten", "Who gives an OST up does not say what it loses of what it had answered."),
+    bug(
         "scan-apart",
         "Background work of the metadata server does not see what is committed while its look at the store is under way.",
     ),

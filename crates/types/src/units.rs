@@ -53,6 +53,10 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     if bytes >= 18_446_744_073_709_551_616.0 {
         return Err(too_big());
     }
+    // Where 0 means none, a part of one must not become that.
+    if bytes > 0.0 && bytes < 1.0 {
+        return Err(format!("'{text}' is less than one"));
+    }
     Ok(bytes as u64)
 }
 

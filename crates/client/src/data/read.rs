@@ -7,6 +7,7 @@ use cache::PageAccess;
 use frames::{Bulk, FRAME_BYTES, FrameRun, Segment};
 use layout::Piece;
 use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
+use smallvec::SmallVec;
 use types::{Duration, Extent, FsError};
 
 use super::Data;
@@ -20,12 +21,40 @@ use crate::open_file::{O_DIRECT, O_NOATIME, OpenFile};
 use crate::osc::{Osc, Why};
 
 const PAGE: u64 = FRAME_BYTES as u64;
+/// How often a read begins again that finds an object's end and cannot tell whether the file ended there. Then the read ends there.
+const SETTLE_MAX: u32 = 16;
 /// How long no lock is asked for ahead of readers of an object after one was refused.
 const NO_LOCK_AHEAD_FOR: Duration = Duration::from_secs(1);
 
 /// How pages of a piece that nobody waits for are fetched.
 fn access_ahead(piece: Piece) -> PageAccess {
     PageAccess::coarse(0, u32::try_from(piece.object.len()).unwrap_or(u32::MAX)).ahead()
+}
+
+/// What was read of a piece.
+struct Part {
+    piece: Piece,
+    bytes: Bulk,
+    /// The place in the file from which on they are zeros because the object ends there; `u64::MAX`: the object is longer.
+    zeros_from: u64,
+}
+type Parts = SmallVec<[Part; 1]>;
+
+/// Where zeros begin that stand in parts because an object ended there.
+fn first_zeros(parts: &[Part]) -> u64 {
+    parts.iter().map(|part| part.zeros_from).min().unwrap_or(u64::MAX)
+}
+
+impl Part {
+    fn is_short(&self) -> bool {
+        self.zeros_from < u64::MAX
+    }
+    /// Of an object that ended at `end`.
+    fn new(piece: Piece, bytes: Bulk, end: u64) -> Part {
+        let within = end.saturating_sub(piece.object.start);
+        let zeros_from = if end < piece.object.end { piece.file.start + within } else { u64::MAX };
+        Part { piece, bytes, zeros_from }
+    }
 }
 
 impl Data {
@@ -111,40 +140,74 @@ impl Data {
         extent: Extent,
         kernel: Option<&KernelRead>,
     ) -> Result<Bulk, FsError> {
-        let inode = &file.inode;
         let mut plan = Plan::default();
         self.plan(file, s, &mut plan, Call::Read(extent));
         self.prefetch(file, s, &plan);
-        let mut pieces = s.layout.geometry().pieces(extent)?;
-        let first = pieces.next();
-        let second = pieces.next();
-        let mut last = first;
-        let mut bulk = match (first, second) {
-            (Some(one), None) => self.read_piece(file, s, one, extent.len(), kernel).await?,
-            _ => {
-                let all: Vec<_> = s.layout.geometry().pieces(extent)?.collect();
-                last = all.last().copied();
-                let work: Vec<_> = all.into_iter().map(|p| self.read_piece(file, s, p, extent.len(), kernel)).collect();
-                let mut whole = Bulk::new();
-                for part in rt::sync::join_all(work).await {
-                    whole.append(part?);
-                }
-                whole
-            }
-        };
+        let (mut parts, last) = self.read_parts(file, s, extent, kernel).await?;
         self.plan(file, s, &mut plan, Call::Progress(extent));
         self.prefetch(file, s, &plan);
-        // The lock of the last piece vouches for its object as far as the read goes; of other objects' ends nothing is sure.
-        let reaches = last.is_some_and(|p| s.objects[usize::from(p.stripe.0)].size() >= p.object.end);
-        if !reaches {
-            // A revocation may wait for what a kernel reads.
+        let size = self.end_of_read(file, s, extent, (&mut parts, last), kernel).await?;
+        let mut bulk = Bulk::new();
+        parts.into_iter().for_each(|part| bulk.append(part.bytes));
+        bulk.truncate(usize::try_from(size.saturating_sub(extent.start)).unwrap_or(usize::MAX).min(bulk.len()));
+        Ok(bulk)
+    }
+    /// Where a read of these parts ends. Zeros behind an object's end are the file's only if the file reached beyond them when they were
+    /// found: where it did not, or may have been cut meanwhile, the part is read again.
+    async fn end_of_read(
+        self: &Rc<Self>,
+        file: &Rc<OpenFile>,
+        s: &Rc<Striping>,
+        extent: Extent,
+        (parts, last): (&mut Parts, Option<Piece>),
+        kernel: Option<&KernelRead>,
+    ) -> Result<u64, FsError> {
+        let inode = &file.inode;
+        for _ in 0..SETTLE_MAX {
+            let before = parts.iter().any(Part::is_short).then(|| self.known_now(s));
+            // The lock of the last piece vouches for its object as far as the read goes; of other objects' ends nothing is sure.
+            let reaches = last.is_some_and(|p| s.objects[usize::from(p.stripe.0)].size() >= p.object.end);
             let size = match kernel {
+                _ if reaches => extent.end,
+                // A revocation may wait for what a kernel reads.
                 Some(_) => self.file_size_unlocked(inode).await?.size,
                 None => self.file_size(inode).await?.size,
             };
-            bulk.truncate(usize::try_from(size.saturating_sub(extent.start)).unwrap_or(usize::MAX).min(bulk.len()));
+            let mut is_short = false;
+            for part in parts.iter_mut().filter(|part| part.zeros_from < size) {
+                if types::planted!("grown-over-zeros") {
+                    continue;
+                }
+                *part = self.read_piece(file, s, part.piece, extent.len(), kernel).await?;
+                is_short |= part.zeros_from < size;
+            }
+            let is_sure = match before.filter(|_| is_short) {
+                Some(before) => self.only_grew_since(inode, s, before).await?,
+                None => true,
+            };
+            if is_sure {
+                return Ok(size);
+            }
         }
-        Ok(bulk)
+        Ok(first_zeros(parts))
+    }
+    /// The pieces of an extent, each as it is at a moment of its own, and the last of them.
+    async fn read_parts(
+        self: &Rc<Self>,
+        file: &Rc<OpenFile>,
+        s: &Rc<Striping>,
+        extent: Extent,
+        kernel: Option<&KernelRead>,
+    ) -> Result<(Parts, Option<Piece>), FsError> {
+        let pieces: SmallVec<[Piece; 1]> = s.layout.geometry().pieces(extent)?.collect();
+        let last = pieces.last().copied();
+        if let [one] = pieces[..] {
+            let part = self.read_piece(file, s, one, extent.len(), kernel).await?;
+            return Ok((Parts::from_buf([part]), last));
+        }
+        let work: Vec<_> = pieces.into_iter().map(|p| self.read_piece(file, s, p, extent.len(), kernel)).collect();
+        let parts: Result<Parts, FsError> = rt::sync::join_all(work).await.into_iter().collect();
+        Ok((parts?, last))
     }
 
     /// Tells readahead that a read has to wait: for pages nobody asked for, or for pages on their way.
@@ -282,7 +345,7 @@ impl Data {
         piece: Piece,
         request: u64,
         kernel: Option<&KernelRead>,
-    ) -> Result<Bulk, FsError> {
+    ) -> Result<Part, FsError> {
         let object = &s.objects[usize::from(piece.stripe.0)];
         let osc = self.osts.osc(object.ost);
         let access = PageAccess::of_request(0, request, s.layout.geometry().stripe_size());
@@ -293,8 +356,8 @@ impl Data {
             let reach = end.min(object.size().div_ceil(PAGE));
             self.pages.count(&access, reach.saturating_sub(first), 0);
             self.ask_ahead(file, s, Call::Miss(piece.file));
-            if let Some(bulk) = self.gather(object, piece.object, access) {
-                return Ok(bulk);
+            if let Some(part) = self.gather(object, piece, access) {
+                return Ok(part);
             }
         }
         for attempt in 0..8 {
@@ -307,21 +370,23 @@ impl Data {
                 self.note_miss(file, s, object, (first, reach), piece.file);
                 osc.load(object, first, reach, &held, access).await?;
             }
-            if let Some(bulk) = self.gather(object, piece.object, access) {
-                return Ok(bulk);
+            if let Some(part) = self.gather(object, piece, access) {
+                return Ok(part);
             }
         }
         // The cache is too small to hold the piece: read past it.
         osc.flush(object, piece.object.align_out(PAGE), Why::Under(&held)).await;
-        let mut bulk = osc.read_direct(object, piece.object.align_out(PAGE), &held).await?;
-        self.pad(&mut bulk, piece.object.align_out(PAGE).len());
+        let pages = piece.object.align_out(PAGE);
+        let mut bulk = osc.read_direct(object, pages, &held).await?;
+        let end = pages.start + bulk.len() as u64;
+        self.pad(&mut bulk, pages.len());
         let skip = (piece.object.start % PAGE) as usize;
-        Ok(bulk.slice(skip, piece.object.len() as usize))
+        Ok(Part::new(piece, bulk.slice(skip, piece.object.len() as usize), end))
     }
 
     /// The piece's bytes from cached pages, zeros behind the object's end; `None` when a page has left meanwhile.
-    fn gather(&self, object: &Object, extent: Extent, access: PageAccess) -> Option<Bulk> {
-        let size = object.size();
+    fn gather(&self, object: &Object, piece: Piece, access: PageAccess) -> Option<Part> {
+        let (size, extent) = (object.size(), piece.object);
         let mut bulk = Bulk::new();
         let mut at = extent.start;
         while at < extent.end {
@@ -333,7 +398,7 @@ impl Data {
             bulk.push(Segment { run, offset: within as u32, len: take as u32 });
             at += take;
         }
-        Some(bulk)
+        Some(Part::new(piece, bulk, size))
     }
 
     /// Extends a bulk with zeros.
@@ -351,19 +416,42 @@ impl Data {
         s: &Rc<Striping>,
         extent: Extent,
     ) -> Result<Bulk, FsError> {
-        let size = self.file_size(inode).await?.size;
-        let extent = Extent::new(extent.start.min(size), extent.end.min(size));
-        let mut out = Bulk::new();
-        for piece in s.layout.geometry().pieces(extent)? {
-            let object = &s.objects[usize::from(piece.stripe.0)];
-            let osc = self.osts.osc(object.ost);
-            let (held, _) = self.lock_for_read(inode, &osc, object, piece.object, None, None).await?;
-            osc.flush(object, piece.object.align_out(PAGE), Why::Under(&held)).await;
-            let mut part = osc.read_direct(object, piece.object, &held).await?;
-            self.pad(&mut part, piece.object.len());
-            out.append(part);
+        for round in 1.. {
+            let before = self.known_now(s);
+            let size = self.file_size(inode).await?.size;
+            let extent = Extent::new(extent.start.min(size), extent.end.min(size));
+            let mut parts = Parts::new();
+            for piece in s.layout.geometry().pieces(extent)? {
+                parts.push(self.read_piece_uncached(inode, s, piece).await?);
+            }
+            let end = first_zeros(&parts);
+            let mut bulk = Bulk::new();
+            parts.into_iter().for_each(|part| bulk.append(part.bytes));
+            if end >= extent.end || types::planted!("cut-over-zeros") || self.only_grew_since(inode, s, before).await? {
+                return Ok(bulk);
+            }
+            // Where an object ends may have been the file's end for a moment.
+            if round == SETTLE_MAX {
+                bulk.truncate(usize::try_from(end - extent.start).unwrap_or(usize::MAX).min(bulk.len()));
+                return Ok(bulk);
+            }
         }
-        Ok(out)
+        unreachable!("the rounds have an end")
+    }
+    async fn read_piece_uncached(
+        self: &Rc<Self>,
+        inode: &Rc<Inode>,
+        s: &Striping,
+        piece: Piece,
+    ) -> Result<Part, FsError> {
+        let object = &s.objects[usize::from(piece.stripe.0)];
+        let osc = self.osts.osc(object.ost);
+        let (held, _) = self.lock_for_read(inode, &osc, object, piece.object, None, None).await?;
+        osc.flush(object, piece.object.align_out(PAGE), Why::Under(&held)).await;
+        let mut bulk = osc.read_direct(object, piece.object, &held).await?;
+        let end = piece.object.start + bulk.len() as u64;
+        self.pad(&mut bulk, piece.object.len());
+        Ok(Part::new(piece, bulk, end))
     }
 
     fn note_access(&self, file: &OpenFile) {

@@ -180,9 +180,9 @@ impl Osc {
         let inode = object.inode.borrow().upgrade();
         if let Some(inode) = &inode {
             inode.writeback_failed(if e == FsError::NotFound { FsError::Io } else { e });
+            self.note_loss(inode.fid, pages.len() as u64);
             // An object goes while its file is open here when the metadata server closed the file for us: by an eviction.
             if matches!(e, FsError::NotConnected | FsError::NotFound) {
-                self.note_loss(inode.fid, pages.len() as u64);
                 self.tell_losses();
             }
         }

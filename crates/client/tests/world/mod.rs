@@ -55,24 +55,21 @@ pub struct World {
     pub oss: Vec<OssNode>,
     config: RefCell<OstConfig>,
     ost_bytes: u64,
+    ost_commits: Cell<Duration>,
     /// Stores that failed are opened again by their servers.
     reopens: bool,
     clients: RefCell<Vec<Rc<Client>>>,
 }
 
-async fn open_ost(rt: &Rt, bytes: u64) -> Rc<FileStore> {
-    try_open_ost(rt, bytes).await.unwrap()
-}
-
-async fn try_open_ost(rt: &Rt, bytes: u64) -> Result<Rc<FileStore>, String> {
+async fn try_open_ost(rt: &Rt, bytes: u64, commit_interval: Duration) -> Result<FileStore, String> {
     let config = FileStoreConfig {
+        commit_interval,
         grow_bytes: (bytes / 16).min(64 * MIB),
         reserve_bytes: (bytes / 16).min(64 * MIB),
         db_cache_bytes: 1 << 20,
         ..FileStoreConfig::default()
     };
-    let opened = FileStore::open(rt.clone(), Path::new(OST_DIR), Some(0x57a1), config, None).await;
-    opened.map(Rc::new).map_err(|e| e.to_string())
+    FileStore::open(rt.clone(), Path::new(OST_DIR), Some(0x57a1), config, None).await.map_err(|e| e.to_string())
 }
 
 /// The metadata store as whoever opens it anew finds it.
@@ -149,6 +146,7 @@ impl World {
             oss,
             config: RefCell::new(config),
             ost_bytes,
+            ost_commits: Cell::new(FileStoreConfig::default().commit_interval),
             reopens,
             clients: RefCell::default(),
         };
@@ -173,9 +171,11 @@ impl World {
         let rt = node.host.boot();
         let (nid, key) = (node.host.nid(7989), self::key());
         if self.reopens {
-            let bytes = self.ost_bytes;
+            let (bytes, commits) = (self.ost_bytes, self.ost_commits.get());
             let open = move |rt: Rt| -> rt::LocalFuture<Result<Rc<dyn ObjectStore>, String>> {
-                Box::pin(async move { try_open_ost(&rt, bytes).await.map(|s| s as Rc<dyn ObjectStore>) })
+                Box::pin(
+                    async move { try_open_ost(&rt, bytes, commits).await.map(|s| Rc::new(s) as Rc<dyn ObjectStore>) },
+                )
             };
             let store = OstStore::open(&rt, vec![OST_DIR.into()], open).await.unwrap();
             let config = self.config.borrow().clone();
@@ -185,7 +185,7 @@ impl World {
             *node.running.borrow_mut() = Some((role, None));
             return;
         }
-        let store = open_ost(&rt, self.ost_bytes).await;
+        let store = Rc::new(try_open_ost(&rt, self.ost_bytes, self.ost_commits.get()).await.unwrap());
         let stores: Vec<Rc<dyn ObjectStore>> = vec![store.clone()];
         let role = roles::start_oss(&rt, stores, &nid, &self.mds_nid, &key, WINDOW, &self.config.borrow()).unwrap();
         *node.running.borrow_mut() = Some((role, Some(store)));
@@ -193,6 +193,10 @@ impl World {
     /// OSTs that are started from now on have these settings.
     pub fn set_ost_config(&self, config: OstConfig) {
         *self.config.borrow_mut() = config;
+    }
+    /// OSTs that are started from now on commit so long after a change.
+    pub fn set_ost_commits(&self, interval: Duration) {
+        self.ost_commits.set(interval);
     }
     /// Metadata servers that are started from now on commit like this.
     pub fn set_mds_commits(&self, commit: CommitConfig) {

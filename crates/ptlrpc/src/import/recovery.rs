@@ -7,7 +7,7 @@ use types::{FsError, Transno, Xid};
 use wire::connect::AuthReply;
 use wire::{Decode, Encode, Flags, Header, Op};
 
-use super::{Callbacks, Import, ImportState, NO_SLOT, Pending, Reply};
+use super::{Callbacks, Import, ImportState, NO_SLOT, Pending, Replayable, Reply};
 use crate::stream::Sink;
 
 /// Times a replay is offered again whose bulk arrived damaged; nobody writes it out again after that.
@@ -23,6 +23,7 @@ impl Import {
         self.set_credits(session.credits);
         *self.session.borrow_mut() = session.clone();
         let callbacks = self.callbacks.borrow().upgrade();
+        let lost = if restarted { self.lost_with_server(&session) } else { Vec::new() };
         // So that the server knows how long we wait, whatever comes first.
         self.send_ping();
         if !session.known {
@@ -35,22 +36,9 @@ impl Import {
             self.next_identity.set(self.key.identity(before));
         }
         if previous != 0 && !session.known {
-            // A server that was restarted before it noted us has nothing of ours to lose when we hold nothing of it.
-            let nothing = restarted
-                && self.replay.borrow().is_empty()
-                && callbacks.as_ref().is_none_or(|c| c.state_replays().is_empty());
-            // Transactions of others may have taken the numbers of ours since: what was not known to be committed counts as lost.
-            let kept = std::mem::take(&mut *self.replay.borrow_mut());
-            self.note_committed(session.last_committed, true);
-            if !nothing {
-                self.evictions.set(self.evictions.get() + 1);
-                self.fail_pending(FsError::NotConnected);
-                if let Some(c) = &callbacks {
-                    // A server that went on has carried them out.
-                    kept.values().filter(|_| restarted).for_each(|r| c.on_lost(r.header.op, &r.body));
-                    c.on_evicted();
-                }
-            }
+            self.lose_session_with(restarted, &session, lost, callbacks.as_deref());
+        } else if let Some(c) = &callbacks {
+            lost.iter().for_each(|r| c.on_lost(r.header.op, &r.body));
         }
         if let Some(c) = &callbacks {
             c.on_connected(&session);
@@ -75,6 +63,53 @@ impl Import {
         if let Some(c) = callbacks.filter(|_| restarted) {
             c.on_recovered();
         }
+    }
+
+    /// The server does not know this client, and had a session of it before; `lost` was left to it then and is not there any more.
+    fn lose_session_with(
+        &self,
+        restarted: bool,
+        session: &AuthReply,
+        mut lost: Vec<Replayable>,
+        callbacks: Option<&dyn Callbacks>,
+    ) {
+        if restarted {
+            // Transactions of others may have taken the numbers of ours since: what was not known to be committed counts as lost.
+            lost.extend(std::mem::take(&mut *self.replay.borrow_mut()).into_values());
+        } else {
+            self.leave_to_server();
+        }
+        self.note_committed(session.last_committed, true);
+        // A server that was restarted before it noted us has nothing of ours to lose when we hold nothing of it.
+        let nothing = restarted && lost.is_empty() && callbacks.is_none_or(|c| c.state_replays().is_empty());
+        if nothing {
+            return;
+        }
+        self.evictions.set(self.evictions.get() + 1);
+        self.fail_pending(FsError::NotConnected);
+        if let Some(c) = callbacks {
+            lost.iter().for_each(|r| c.on_lost(r.header.op, &r.body));
+            c.on_evicted();
+        }
+    }
+
+    /// The session is over, and the server goes on for all that is known: it has carried out what is kept for replay, and makes that
+    /// stable.
+    pub(super) fn leave_to_server(&self) {
+        let kept = std::mem::take(&mut *self.replay.borrow_mut());
+        if types::planted!("given-up-and-forgotten") {
+            return;
+        }
+        let without_bulk = kept.into_iter().map(|(transno, r)| (transno, Replayable { bulk: Bulk::new(), ..r }));
+        self.left_to_server.borrow_mut().extend(without_bulk);
+    }
+
+    /// What was left to a server that was started again since and may not have it any more. Once it serves again, transactions of others
+    /// may have taken the numbers of ours: then all counts as lost that was not known to be stable.
+    fn lost_with_server(&self, session: &AuthReply) -> Vec<Replayable> {
+        let stable = if session.recovering { session.last_committed } else { Transno(0) };
+        let left = std::mem::take(&mut *self.left_to_server.borrow_mut());
+        left.into_iter().filter(|(transno, _)| *transno > stable).map(|(_, r)| r).collect()
     }
 
     fn resend(&self) {
