@@ -414,10 +414,10 @@ impl Dice {
     }
 }
 
-fn raw(offer: &Offer) -> Result<(UnixStream, Area, OwnedFd, OwnedFd), String> {
+fn raw(offer: &Offer) -> Result<(UnixStream, Area, OwnedFd), String> {
     let stream = said(UnixStream::connect(&offer.socket))?;
-    let [memory, daemons, own] = said(pass::be_greeted(&stream))?;
-    Ok((stream, said(Area::map(&memory, AREA_BYTES))?, daemons, own))
+    let [memory, daemons] = said(pass::be_greeted(&stream))?;
+    Ok((stream, said(Area::map(&memory, AREA_BYTES))?, daemons))
 }
 
 #[test]
@@ -436,7 +436,7 @@ fn a_program_that_writes_anything_into_the_rings_hurts_nobody() {
         for _ in 0..60 {
             let fd = sys::open(&file, libc::O_RDONLY, 0)?;
             let offer = said(Offer::of(fd.as_fd()))?;
-            let (_stream, area, daemons, _own) = raw(&offer)?;
+            let (_stream, area, daemons) = raw(&offer)?;
             let mut end = ProgramEnd::new(area);
             let bind = offer.binding();
             let _ = end.submit(&bind);
@@ -462,7 +462,7 @@ fn a_program_that_writes_anything_into_the_rings_hurts_nobody() {
         let mut dice = Dice(0x2545_f491_4f6c_dd1d);
         for _ in 0..60 {
             let fd = sys::open(&file, libc::O_RDONLY, 0)?;
-            let (_stream, area, daemons, _own) = raw(&said(Offer::of(fd.as_fd()))?)?;
+            let (_stream, area, daemons) = raw(&said(Offer::of(fd.as_fd()))?)?;
             for _ in 0..200 {
                 let at = (dice.next() as usize % DATA) & !7;
                 area.word(at).store(dice.number(), Relaxed);
@@ -478,6 +478,114 @@ fn a_program_that_writes_anything_into_the_rings_hurts_nobody() {
         same("its file", &get(&other, 100_000, 0)?, &[4; 100_000])?;
         same("the file that was open for reading", &sys::get(&file)?, &[3; 100_000])
     });
+}
+
+/// The program's word of sleep in the shared memory: an answer has to wake it.
+const PROGRAM_SLEEPS: usize = 320;
+
+/// Leaves nothing undone to make who shares these descriptors wait, and asks to be woken.
+fn would_make_wait(offer: &Offer) -> R {
+    let (stream, area, bell) = raw(offer)?;
+    let mut end = ProgramEnd::new(area);
+    for fd in [stream.as_fd(), bell.as_fd()] {
+        // SAFETY: plain system call.
+        eq("its flags", unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, 0) }, 0)?;
+    }
+    for round in 0..3000u64 {
+        end.area().half(PROGRAM_SLEEPS).store(1, Relaxed);
+        let _ = end.submit(&Submission { user: round, ..Submission::default() });
+        pass::ring_bell(bell.as_fd());
+        let last = Instant::now() + LIMIT / 4;
+        while end.reap().is_ok_and(|a| a.is_none()) {
+            yes("an answer in time", Instant::now() < last)?;
+            end.area().half(PROGRAM_SLEEPS).store(1, Relaxed);
+            // Perhaps between the daemon's look at its bell and its taking the count.
+            said(pass::hush(bell.as_fd()))?;
+            pass::ring_bell(bell.as_fd());
+        }
+    }
+    // A counter that is full, and answers all the same.
+    let full = (u64::MAX - 1).to_ne_bytes();
+    said(pass::hush(bell.as_fd()))?;
+    // SAFETY: eight bytes that outlive the call.
+    unsafe { libc::write(bell.as_raw_fd(), full.as_ptr().cast(), 8) };
+    Ok(())
+}
+
+#[test]
+fn a_program_that_changes_the_flags_of_what_it_shares_makes_nobody_wait() {
+    if !can_mount() {
+        return;
+    }
+    let (_up, at, _world) = up(transports()[0], 1);
+    let file = at[0].join("f");
+    within(&at, "the file", || Ok(sys::put(&file, &[3; 1000])?));
+    within(&at, "a hostile program", || {
+        let fd = sys::open(&file, libc::O_RDONLY, 0)?;
+        would_make_wait(&said(Offer::of(fd.as_fd()))?)
+    });
+    within(&at, "an honest one", || same("its file", &get(&native(&file, libc::O_RDWR)?, 1000, 0)?, &[3; 1000]));
+}
+
+/// Servers, and a mount whose locks of a file `f` are another's.
+struct Apart {
+    oss: RoleProcess,
+    mounts: RoleProcess,
+    at: Vec<PathBuf>,
+    _mds: RoleProcess,
+    _world: World,
+}
+
+impl Apart {
+    fn new() -> Apart {
+        let mut world = World::new();
+        let mds = RoleProcess::start(&["mds", &world.path("mdt"), "tcp:127.0.0.1:0"]);
+        let oss = RoleProcess::start(&["oss", &world.path("oss"), "tcp:127.0.0.1:0", &mds.at, "0,1"]);
+        let at: Vec<PathBuf> = (0..2).map(|i| world.point(&format!("mnt{i}"))).collect();
+        let mut words = vec!["mount", &mds.at, "2", transports()[0]];
+        words.extend(at.iter().map(|p| p.to_str().expect("a plain path")));
+        let mounts = RoleProcess::start(&words);
+        sys::put(&at[1].join("f"), &[1; 200_000]).expect("a file");
+        Apart { oss, mounts, at, _mds: mds, _world: world }
+    }
+}
+
+/// A process that begins something natively and ends, through `fd`; whether it had a connection.
+fn begins_and_ends(at: &[PathBuf], fd: &OwnedFd, begins: impl FnOnce(&File) -> R) -> bool {
+    const NONE: &str = "no connection";
+    let child = spawn(|| {
+        let file = File::from(said(fd.try_clone())?);
+        if file.is_native() { begins(&file) } else { Err(NONE.into()) }
+    })
+    .expect("a process");
+    if !child.ended_within(LIMIT) {
+        roles::abort(at);
+        panic!("no end within {LIMIT:?}");
+    }
+    match child.join() {
+        Err(e) if e.contains(NONE) => false,
+        ended => ended.map(|()| true).expect("it begins what it can"),
+    }
+}
+
+#[test]
+fn a_connection_keeps_its_place_while_a_write_goes_on_and_reads_end_with_their_program() {
+    if !can_mount() {
+        return;
+    }
+    let c = Apart::new();
+    let fd = sys::open(&c.at[0].join("f"), libc::O_RDWR, 0).expect("an open while the servers are there");
+    c.oss.kill();
+    let before = descriptors(c.mounts.pid());
+    for _ in 0..40 {
+        let reads = |f: &File| (0..9).try_for_each(|i| said(f.begin_pread(4096, i * 4096)).map(drop));
+        until("a place", || begins_and_ends(&c.at, &fd, reads));
+    }
+    until("what reads had ends", || descriptors(c.mounts.pid()) <= before);
+    let writes = |f: &File| said(f.begin_pwrite(&[7; 4096], 0)).map(drop);
+    let served = (0..40).take_while(|_| begins_and_ends(&c.at, &fd, writes)).count();
+    assert_eq!(served, 32, "as many as a user may have");
+    roles::abort(&c.at);
 }
 
 #[test]

@@ -158,6 +158,7 @@ fn programs_do_to_descriptors_what_they_like() {
         "sent",
         "mixed",
         "cancelled",
+        "wide",
     ];
     let mut failed = Vec::new();
     for step in steps {

@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::fs::Permissions;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ use rt::sync::{Event, race};
 use types::Duration;
 
 use crate::StriaFs;
-use crate::rings::Rings;
+use crate::rings::{Rings, pause};
 
 /// Connections of a user; of root and the daemon's user each so many, too. A process has one for each mount.
 const OF_USER_MAX: usize = 32;
@@ -62,7 +62,7 @@ impl Drop for ServedNatively {
 }
 
 /// A connection's place, free again when dropped.
-struct Place(Rc<Native>, u32);
+pub(crate) struct Place(Rc<Native>, u32);
 
 impl Drop for Place {
     fn drop(&mut self) {
@@ -91,6 +91,7 @@ fn bind(dir: &Path, connection: u32) -> io::Result<(UnixListener, PathBuf)> {
     let path = std::path::absolute(dir)?.join(format!("{prefix}{}", std::process::id()));
     let listener = UnixListener::bind(&path)?;
     listener.set_nonblocking(true)?;
+    pass::take_no_descriptors(listener.as_fd());
     // Everybody may connect: what is asked is judged by the open file.
     std::fs::set_permissions(&path, Permissions::from_mode(0o666))?;
     Ok((listener, path))
@@ -211,19 +212,21 @@ impl Native {
 
     async fn listen(self: Rc<Self>, listener: Watched<UnixListener>) {
         while !self.over.get() {
-            match listener.accept() {
-                Ok((stream, _)) => self.welcome(stream),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    let came = race(listener.readable(), self.ended()).await;
-                    if let Ok(Err(e)) = came {
-                        tracing::warn!("the native path of this mount takes no more programs: {e}");
-                        return;
-                    }
-                }
-                Err(e) => {
-                    tracing::debug!("native path: {e}");
-                    self.client.rt().sleep(PAUSE).await;
-                }
+            let next = || match (self.over.get(), pass::may_part()) {
+                (true, _) => Err(io::ErrorKind::WouldBlock.into()),
+                (_, false) => Err(io::ErrorKind::ResourceBusy.into()),
+                _ => listener.accept(),
+            };
+            let e = let_in(next, |(stream, _)| self.welcome(stream)).await;
+            if e.kind() != io::ErrorKind::WouldBlock {
+                tracing::debug!("native path: {e}");
+                self.client.rt().sleep(PAUSE).await;
+                continue;
+            }
+            let came = race(listener.readable(), self.ended()).await;
+            if let Ok(Err(e)) = came {
+                tracing::warn!("the native path of this mount takes no more programs: {e}");
+                return;
             }
         }
     }
@@ -233,24 +236,61 @@ impl Native {
         let Ok(peer) = pass::peer(&stream) else { return };
         let Some(place) = self.admit(peer.uid) else {
             tracing::debug!(uid = peer.uid, "native path: too many connections; one is turned away");
+            pass::part(&stream);
             return;
         };
-        match self.begin(stream, peer.pid) {
-            Ok((rings, stream)) => self.client.rt().spawn(async move {
-                rings.serve(&stream).await;
-                drop(stream);
-                drop(place);
-            }),
-            Err(e) => tracing::debug!("native path: {e}"),
+        match greet(&stream).and_then(|(end, bell)| Ok((end, Watched::new(bell)?))) {
+            Ok((end, bell)) => match Watched::new(stream) {
+                Ok(stream) => self.serve(Rings::new(self.clone(), end, (stream, bell), peer.pid.unsigned_abs(), place)),
+                Err(e) => tracing::debug!("native path: {e}"),
+            },
+            Err(e) => {
+                tracing::debug!("native path: {e}");
+                pass::part(&stream);
+            }
         }
     }
 
-    fn begin(self: &Rc<Self>, stream: UnixStream, pid: i32) -> io::Result<(Rc<Rings>, Watched<UnixStream>)> {
-        let (area, memory) = Area::make(AREA_BYTES)?;
-        let (own, programs) = (pass::eventfd()?, pass::eventfd()?);
-        stream.set_nonblocking(true)?;
-        pass::greet(&stream, [memory.as_fd(), own.as_fd(), programs.as_fd()])?;
-        let rings = Rings::new(self.clone(), DaemonEnd::new(area), Watched::new(own)?, programs, pid.unsigned_abs());
-        Ok((rings, Watched::new(stream)?))
+    fn serve(&self, rings: Rc<Rings>) {
+        self.client.rt().spawn(async move { rings.serve().await });
+    }
+}
+
+/// Lets in who is there; others have their turn after each, however fast they come. The reason why there is no next one.
+async fn let_in<T>(mut next: impl FnMut() -> io::Result<T>, mut welcome: impl FnMut(T)) -> io::Error {
+    loop {
+        match next() {
+            Ok(one) => welcome(one),
+            Err(e) => return e,
+        }
+        pause().await;
+    }
+}
+
+/// A program's memory and the daemon's bell, and the program has them, too.
+fn greet(stream: &UnixStream) -> io::Result<(DaemonEnd, OwnedFd)> {
+    let ((area, memory), bell) = (Area::make(AREA_BYTES)?, pass::eventfd()?);
+    pass::greet(stream, [memory.as_fd(), bell.as_fd()])?;
+    Ok((DaemonEnd::new(area), bell))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::Future;
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
+    #[test]
+    fn programs_that_connect_without_end_let_others_have_their_turn_after_each() {
+        let welcomed = Cell::new(0);
+        let mut cx = Context::from_waker(Waker::noop());
+        let next = || if welcomed.get() < 3 { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) };
+        let mut letting = pin!(let_in(next, |()| welcomed.set(welcomed.get() + 1)));
+        for n in 1..=3 {
+            assert!(letting.as_mut().poll(&mut cx).is_pending());
+            assert_eq!(welcomed.get(), n);
+        }
+        assert!(letting.as_mut().poll(&mut cx).is_ready());
     }
 }

@@ -1,10 +1,10 @@
 //! One program's requests over the native path.
 //!
 //! A task of the shard takes them from the rings. What is cached is answered where it is taken; what has to wait goes on
-//! as a task of its own, at most 64 of a connection, and is answered whenever it is done, or not at all when the program is
-//! gone by then. Nothing that stands in the shared memory is believed: entries are copied, then judged; data of writes is
-//! copied before anybody looks at it; numbers of files lead to open files of this connection only, and to those as long as the
-//! kernel has them open.
+//! as a task of its own, at most 64 of a connection, and is answered whenever it is done. When the program is gone by then, what
+//! only asks is given up, and what changes something comes to its end; so long the connection keeps its place. Nothing that stands
+//! in the shared memory is believed: entries are copied, then judged; data of writes is copied before anybody looks at it; numbers of
+//! files lead to open files of this connection only, and to those as long as the kernel has them open.
 //!
 //! After a request the next one is looked for during a moment, and then waited for: a program that reads in a loop is
 //! answered without a system call on either side. Where nothing came in that moment the next ones are not believed in, twice as many
@@ -21,11 +21,11 @@ use ::native::pass;
 use ::native::ring::{self, Completion, DATA_BYTES, DaemonEnd, REQUEST_BYTES_MAX, Submission, Violation, op};
 use client::OpenFile;
 use rt::real::Watched;
-use rt::sync::race;
+use rt::sync::{Event, race};
 use types::{Duration, FsError};
 
 use crate::errno;
-use crate::native::Native;
+use crate::native::{Native, Place};
 
 /// Open files that a connection may have numbers for.
 const FILES_MAX: usize = 4096;
@@ -45,11 +45,16 @@ pub(crate) struct Rings {
     native: Rc<Native>,
     end: RefCell<DaemonEnd>,
     bell: Watched<OwnedFd>,
-    programs_bell: OwnedFd,
+    stream: Watched<UnixStream>,
     pid: u32,
     files: RefCell<Vec<Numbered>>,
     /// Bytes of reads and writes under way.
     flying: Cell<usize>,
+    /// The program is gone, or hung up on.
+    over: Cell<bool>,
+    ends: Event,
+    /// Taken until the last request has ended: until then there are the memory and the descriptors.
+    _place: Place,
 }
 
 /// A number of the connection: its place in the table, and above that how often the place was given out. So a number that the
@@ -78,7 +83,18 @@ impl Drop for Flight {
     }
 }
 
-type Work = Pin<Box<dyn Future<Output = Result<i64, i32>>>>;
+/// A request that may have to wait.
+struct Work {
+    does: Pin<Box<dyn Future<Output = Result<i64, i32>>>>,
+    /// It goes on when its program is gone. What only asks is given up then.
+    changes: bool,
+}
+
+impl Work {
+    fn new(changes: bool, does: impl Future<Output = Result<i64, i32>> + 'static) -> Work {
+        Work { does: Box::pin(does), changes }
+    }
+}
 
 /// What becomes of a request.
 enum Step {
@@ -127,7 +143,7 @@ impl Round {
 }
 
 /// Lets other tasks of the shard run.
-async fn pause() {
+pub(crate) async fn pause() {
     let mut first = true;
     poll_fn(|cx| {
         if std::mem::take(&mut first) {
@@ -143,23 +159,33 @@ impl Rings {
     pub(crate) fn new(
         native: Rc<Native>,
         end: DaemonEnd,
-        bell: Watched<OwnedFd>,
-        programs_bell: OwnedFd,
+        (stream, bell): (Watched<UnixStream>, Watched<OwnedFd>),
         pid: u32,
+        place: Place,
     ) -> Rc<Rings> {
         Rc::new(Rings {
             native,
             end: RefCell::new(end),
             bell,
-            programs_bell,
+            stream,
             pid,
             files: RefCell::default(),
             flying: Cell::new(0),
+            over: Cell::new(false),
+            ends: Event::new(),
+            _place: place,
         })
     }
 
     /// Serves until the program is gone or breaks the rules, or the mount ends.
-    pub(crate) async fn serve(self: &Rc<Self>, stream: &Watched<UnixStream>) {
+    pub(crate) async fn serve(self: &Rc<Self>) {
+        self.go_on().await;
+        pass::part(&self.stream);
+        self.over.set(true);
+        self.ends.notify();
+    }
+
+    async fn go_on(self: &Rc<Self>) {
         let mut doubt = Doubt::default();
         let patience = match std::thread::available_parallelism() {
             Ok(n) if n.get() > 1 => PATIENCE,
@@ -183,15 +209,20 @@ impl Rings {
                 }
             }
             if !self.end.borrow().sleep() {
+                // What came may be gone again: a program that plays with its counter does not keep the shard.
+                pause().await;
                 continue;
             }
-            let woken = race(self.bell.readable(), race(stream.readable(), self.native.ended())).await;
+            let woken = race(self.bell.readable(), race(self.stream.readable(), self.native.ended())).await;
             self.end.borrow().awake();
             if woken.is_err() {
                 // The program says nothing over its socket: this is its end, or the mount's.
                 return;
             }
-            pass::hush(self.bell.as_fd());
+            if let Err(e) = pass::hush(self.bell.as_fd()) {
+                tracing::debug!(pid = self.pid, "native path: the bell cannot be hushed; hung up: {e}");
+                return;
+            }
             rt::real::arrived();
         }
     }
@@ -230,20 +261,30 @@ impl Rings {
     fn begin(self: &Rc<Self>, user: u64, mut work: Work) {
         // What is not done at once is polled anew by its task, which leaves a waker of its own.
         let mut cx = Context::from_waker(Waker::noop());
-        if let Poll::Ready(result) = work.as_mut().poll(&mut cx) {
+        if let Poll::Ready(result) = work.does.as_mut().poll(&mut cx) {
             return self.complete(user, result);
         }
         let me = self.clone();
         self.native.client().rt().spawn(async move {
-            let result = work.await;
-            me.complete(user, result);
+            let result = if work.changes { Ok(work.does.await) } else { race(work.does, me.ended()).await };
+            if let Ok(result) = result {
+                me.complete(user, result);
+            }
         });
+    }
+
+    /// Completes when nobody wants answers any more.
+    async fn ended(&self) {
+        let ends = self.ends.wait();
+        if !self.over.get() {
+            ends.await;
+        }
     }
 
     fn complete(&self, user: u64, result: Result<i64, i32>) {
         let result = result.unwrap_or_else(|errno| -i64::from(errno));
         if self.end.borrow_mut().complete(Completion { user, result }) {
-            pass::ring_bell(self.programs_bell.as_fd());
+            pass::knock(self.stream.as_fd());
         }
     }
 
@@ -257,7 +298,9 @@ impl Rings {
                 Ok(file) => {
                     let client = self.native.client().clone();
                     let data_only = s.op == op::DATASYNC;
-                    Step::Goes(Box::pin(async move { outcome(client.fsync_aside(&file, data_only).await.map(|()| 0)) }))
+                    Step::Goes(Work::new(false, async move {
+                        outcome(client.fsync_aside(&file, data_only).await.map(|()| 0))
+                    }))
                 }
                 Err(e) => Step::Answer(Err(e)),
             },
@@ -321,13 +364,13 @@ impl Rings {
             }
             let mut bytes = vec![0; len];
             self.end.borrow().area().get(at, &mut bytes);
-            return Ok(Box::pin(async move {
+            return Ok(Work::new(true, async move {
                 let _flight = flight;
                 outcome(client.write_aside(&file, s.offset, &bytes).await.map(|n| n as usize))
             }));
         }
         let area = self.end.borrow().area().clone();
-        Ok(Box::pin(async move {
+        Ok(Work::new(false, async move {
             let _flight = flight;
             let bulk = client.read_aside(&file, s.offset, len).await;
             if let Ok(bulk) = &bulk {

@@ -1,4 +1,5 @@
-//! The descriptors of a connection: the two bells, and the socket whose end is the daemon's.
+//! The descriptors of a connection: the daemon's bell, and the socket, over which the daemon wakes the program and whose end is the
+//! daemon's.
 //!
 //! They stand in the program's own table, and programs close numbers that they do not know, or have them made anew for
 //! something else. So they get high numbers, are compared with what they were before anybody waits for them or writes to
@@ -20,9 +21,8 @@ type Identity = (u32, u32, u64);
 /// The descriptors.
 pub(crate) struct Bells {
     daemons: ManuallyDrop<OwnedFd>,
-    own: ManuallyDrop<OwnedFd>,
     stream: ManuallyDrop<OwnedFd>,
-    known: [Identity; 3],
+    known: [Identity; 2],
 }
 
 fn identity(fd: RawFd) -> io::Result<Identity> {
@@ -48,15 +48,15 @@ fn high(fd: OwnedFd) -> OwnedFd {
 
 impl Bells {
     /// Takes what a greeting brought.
-    pub(crate) fn new(daemons: OwnedFd, own: OwnedFd, stream: UnixStream) -> io::Result<Bells> {
-        let [daemons, own, stream] = [daemons, own, stream.into()].map(high);
-        let known = [identity(daemons.as_raw_fd())?, identity(own.as_raw_fd())?, identity(stream.as_raw_fd())?];
-        let [daemons, own, stream] = [daemons, own, stream].map(ManuallyDrop::new);
-        Ok(Bells { daemons, own, stream, known })
+    pub(crate) fn new(daemons: OwnedFd, stream: UnixStream) -> io::Result<Bells> {
+        let [daemons, stream] = [daemons, stream.into()].map(high);
+        let known = [identity(daemons.as_raw_fd())?, identity(stream.as_raw_fd())?];
+        let [daemons, stream] = [daemons, stream].map(ManuallyDrop::new);
+        Ok(Bells { daemons, stream, known })
     }
     /// Their numbers.
-    pub(crate) fn numbers(&self) -> [RawFd; 3] {
-        [self.daemons.as_raw_fd(), self.own.as_raw_fd(), self.stream.as_raw_fd()]
+    pub(crate) fn numbers(&self) -> [RawFd; 2] {
+        [self.daemons.as_raw_fd(), self.stream.as_raw_fd()]
     }
     /// Whether they are what they were. All eventfds have one identity: another of them would be rung for nothing, no
     /// file, pipe or socket is taken for one.
@@ -71,38 +71,30 @@ impl Bells {
         }
         intact
     }
-    /// Waits for the own bell or the end of the daemon. Whether it is gone, or cannot be heard any more.
+    /// Waits until the daemon knocks or ends. Whether it is gone, or cannot be heard any more.
     pub(crate) fn wait(&self) -> bool {
-        if !self.are_intact(1..3) {
+        if !self.are_intact(1..2) {
             return true;
         }
-        let of = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut both = [of(self.own.as_raw_fd()), of(self.stream.as_raw_fd())];
+        let mut stream = libc::pollfd { fd: self.stream.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // By its number: poll(3) would be a place where threads are cancelled.
-        // SAFETY: two entries that outlive the call, no time limit and no mask. A signal ends it early, which is no harm.
+        // SAFETY: an entry that outlives the call, no time limit and no mask. A signal ends it early, which is no harm.
         let n = unsafe {
-            libc::syscall(libc::SYS_ppoll, both.as_mut_ptr(), 2, std::ptr::null::<u8>(), std::ptr::null::<u8>(), 0)
+            libc::syscall(libc::SYS_ppoll, &raw mut stream, 1, std::ptr::null::<u8>(), std::ptr::null::<u8>(), 0)
         };
-        if n <= 0 {
-            return false;
-        }
-        if both[0].revents & libc::POLLIN != 0 && self.are_intact(1..2) {
-            pass::hush(self.own.as_fd());
-        }
-        // The daemon says nothing after its greeting.
-        both[1].revents != 0 || both[0].revents & !libc::POLLIN != 0
+        // What it said before it ended is heard before its end is.
+        n > 0 && !(stream.revents & libc::POLLIN != 0 && self.are_intact(1..2) && pass::hear(self.stream.as_fd()))
     }
 }
 
 impl Drop for Bells {
     fn drop(&mut self) {
-        if !self.are_intact(0..3) {
+        if !self.are_intact(0..2) {
             return;
         }
         // SAFETY: they are ours, and nobody uses them after this.
         unsafe {
             ManuallyDrop::drop(&mut self.daemons);
-            ManuallyDrop::drop(&mut self.own);
             ManuallyDrop::drop(&mut self.stream);
         }
     }
@@ -116,7 +108,7 @@ mod tests {
     #[test]
     fn a_number_that_became_a_file_is_neither_written_to_nor_closed() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
-        let bells = Bells::new(pass::eventfd().unwrap(), pass::eventfd().unwrap(), ours).unwrap();
+        let bells = Bells::new(pass::eventfd().unwrap(), ours).unwrap();
         assert!(bells.ring());
         let (number, mut file) = (bells.numbers()[0], tempfile::tempfile().unwrap());
         // SAFETY: takes the number away, as programs do that close what they do not know.

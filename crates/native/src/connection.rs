@@ -1,7 +1,7 @@
 //! The program's end of the rings: any thread asks, and any thread that waits reads answers for all.
 //!
 //! Who waits looks at the rings for a moment, which is long as long as that pays. Then one thread at a time sleeps for all of
-//! them, in poll(2) of its eventfd and of the socket, whose end is the daemon's: every request under way is an error
+//! them, in poll(2) of the socket, over which the daemon wakes it, and whose end is the daemon's: every request under way is an error
 //! then. The lock is held for counters and short copies of them only; bytes are copied outside.
 use std::collections::HashMap;
 use std::io::{self, IoSlice};
@@ -114,6 +114,11 @@ fn find_room(used: u64, len: usize) -> Option<u64> {
     (0..=PIECES - n).map(|at| run << at).find(|bits| used & bits == 0)
 }
 
+/// Whether a request of any length finds room beside the pieces that are used.
+fn leaves_room(used: u64) -> bool {
+    find_room(used, REQUEST_BYTES_MAX).is_some()
+}
+
 impl State {
     /// Reads what answers there are. Whether there were any.
     fn reap(&mut self) -> bool {
@@ -143,11 +148,16 @@ impl State {
         }
     }
 
-    /// Whether one more request that nobody waits for may begin.
+    /// Slots and pieces of requests that nobody waits for.
+    fn begun(&self) -> (u32, u64) {
+        self.slots.iter().filter(|s| s.begun).fold((0, 0), |(n, p), s| (n + 1, p | s.pieces))
+    }
+
+    /// Whether one more request that nobody waits for may begin, now or when those that are waited for have ended.
     fn may_begin(&self, len: usize) -> bool {
-        let begun = self.slots.iter().filter(|s| s.begun);
-        let (slots, pieces) = begun.fold((0, 0), |(n, p), s| (n + 1, p + s.pieces.count_ones()));
-        slots < BEGUN_MAX && pieces + len.div_ceil(PIECE_BYTES) as u32 <= BEGUN_MAX
+        let (slots, pieces) = self.begun();
+        let fits = pieces.count_ones() + len.div_ceil(PIECE_BYTES) as u32 <= BEGUN_MAX;
+        slots < BEGUN_MAX && fits && find_room(pieces, len).is_some_and(|new| leaves_room(pieces | new))
     }
 
     /// A slot and room for a request, taken.
@@ -158,8 +168,12 @@ impl State {
         }
         let slot = self.slots.iter().position(|s| s.fate == Fate::Free)?;
         let pieces = find_room(self.used, len)?;
-        if room == Room::Ahead {
-            find_room(self.used | pieces, REQUEST_BYTES_MAX)?;
+        if room == Room::Ahead && !leaves_room(self.used | pieces) {
+            return None;
+        }
+        // Scattered, they would take the room of who waits, and may be the same thread's.
+        if room == Room::Begun && !leaves_room(self.begun().1 | pieces) {
+            return None;
         }
         self.used |= pieces;
         self.slots[slot] = Slot { fate: Fate::UnderWay, pieces, begun: room == Room::Begun };
@@ -222,7 +236,7 @@ impl Connection {
             return Err(errno(libc::EPERM));
         }
         stream.set_read_timeout(Some(GREETED_WITHIN))?;
-        let [area, daemons_bell, bell] = pass::be_greeted(&stream)?;
+        let [area, daemons_bell] = pass::be_greeted(&stream)?;
         let end = ProgramEnd::new(Area::map(&area, AREA_BYTES)?);
         let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
         Ok(Connection {
@@ -230,7 +244,7 @@ impl Connection {
             state: Lock::new(State { end, slots: [FREE; ENTRIES as usize], used: 0, watched: false, broken: false }),
             dead: AtomicBool::new(false),
             changed: Event::new(),
-            bells: Bells::new(daemons_bell, bell, stream)?,
+            bells: Bells::new(daemons_bell, stream)?,
             generation: generation().ok_or_else(|| errno(libc::ENOTSUP))?,
             looks: AtomicU32::new(if alone { 0 } else { LOOKS_MAX }),
         })
@@ -259,7 +273,7 @@ impl Connection {
 
     /// The numbers of its descriptors in the program's table.
     #[must_use]
-    pub fn descriptors(&self) -> [RawFd; 3] {
+    pub fn descriptors(&self) -> [RawFd; 2] {
         self.bells.numbers()
     }
 
@@ -532,14 +546,15 @@ mod tests {
     use crate::ring::{Completion, DaemonEnd, op};
     use std::os::fd::{AsFd, OwnedFd};
 
-    fn pair() -> (DaemonEnd, Arc<Connection>, UnixStream, [OwnedFd; 2]) {
+    /// Both ends, the daemon's end of the socket, and its bell.
+    fn pair() -> (DaemonEnd, Arc<Connection>, UnixStream, OwnedFd) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (area, fd) = Area::make(AREA_BYTES).unwrap();
-        let bells = [pass::eventfd().unwrap(), pass::eventfd().unwrap()];
-        pass::greet(&ours, [fd.as_fd(), bells[0].as_fd(), bells[1].as_fd()]).unwrap();
+        let bell = pass::eventfd().unwrap();
+        pass::greet(&ours, [fd.as_fd(), bell.as_fd()]).unwrap();
         // SAFETY: plain system call without arguments.
         let uid = unsafe { libc::geteuid() };
-        (DaemonEnd::new(area), Arc::new(Connection::begin(theirs, uid).unwrap()), ours, bells)
+        (DaemonEnd::new(area), Arc::new(Connection::begin(theirs, uid).unwrap()), ours, bell)
     }
 
     #[test]
@@ -553,7 +568,7 @@ mod tests {
 
     #[test]
     fn an_answer_comes_to_a_thread_that_sleeps_and_to_one_that_looks() {
-        let (mut daemon, program, _stream, bells) = pair();
+        let (mut daemon, program, stream, _bell) = pair();
         for looks in [0, LOOKS_MAX] {
             program.looks.store(looks, Relaxed);
             let ticket =
@@ -565,7 +580,7 @@ mod tests {
             let asked = daemon.take().unwrap().unwrap();
             daemon.area().put(ring::DATA + asked.data as usize, b"bytes");
             if daemon.complete(Completion { user: asked.user, result: 5 }) {
-                pass::ring_bell(bells[1].as_fd());
+                pass::knock(stream.as_fd());
             }
             assert_eq!(waits.join().unwrap(), (5, *b"bytes"));
         }
@@ -573,7 +588,7 @@ mod tests {
 
     #[test]
     fn parts_are_gathered_from_where_the_request_begins() {
-        let (mut daemon, program, _stream, _bells) = pair();
+        let (mut daemon, program, _stream, _bell) = pair();
         let parts = [IoSlice::new(b"abc"), IoSlice::new(b""), IoSlice::new(b"defg"), IoSlice::new(b"hi")];
         for (skip, len, want) in [(0, 9, &b"abcdefghi"[..]), (2, 2, b"cd"), (3, 4, b"defg"), (6, 3, b"ghi")] {
             let asked = Submission { op: op::WRITE, ..Submission::default() };
@@ -588,7 +603,7 @@ mod tests {
 
     #[test]
     fn who_has_another_way_does_not_wait_for_room() {
-        let (_daemon, program, _stream, _bells) = pair();
+        let (_daemon, program, _stream, _bell) = pair();
         let ask = || program.submit(Submission::default(), &[], REQUEST_BYTES_MAX, Room::Free);
         let four: Vec<_> = std::iter::from_fn(|| ask().ok()).collect();
         assert_eq!((four.len(), ask().err().and_then(|e| e.raw_os_error())), (4, Some(libc::EAGAIN)));
@@ -596,7 +611,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_ahead_leaves_room_for_who_waits() {
-        let (_daemon, program, _stream, _bells) = pair();
+        let (_daemon, program, _stream, _bell) = pair();
         let ask = |room| program.submit(Submission::default(), &[], REQUEST_BYTES_MAX, room);
         let three: Vec<_> = std::iter::from_fn(|| ask(Room::Ahead).ok()).collect();
         assert_eq!(three.len(), 3);
@@ -605,7 +620,7 @@ mod tests {
 
     /// A file of `size` bytes, each of which is the number of its MiB, read from the daemon's end; what lies at `bad` cannot be read. The
     /// most requests that were under way, once `program` has ended.
-    fn serve(mut daemon: DaemonEnd, bell: OwnedFd, size: usize, bad: Option<usize>, over: &AtomicBool) -> usize {
+    fn serve(mut daemon: DaemonEnd, stream: &UnixStream, size: usize, bad: Option<usize>, over: &AtomicBool) -> usize {
         let mut most = 0;
         while !over.load(Acquire) {
             let asked: Vec<_> = std::iter::from_fn(|| daemon.take().unwrap()).collect();
@@ -621,7 +636,7 @@ mod tests {
                 daemon.area().put(data, &bytes);
                 let result = if bad == Some(at) { -i64::from(libc::EIO) } else { len as i64 };
                 if daemon.complete(Completion { user: s.user, result }) {
-                    pass::ring_bell(bell.as_fd());
+                    pass::knock(stream.as_fd());
                 }
             }
         }
@@ -640,10 +655,10 @@ mod tests {
             (0, None, 9, Ok(0)),
         ];
         for (size, bad, wanted, expected) in cases {
-            let (daemon, program, _stream, bells) = pair();
-            let (over, [_, bell]) = (AtomicBool::new(false), bells);
+            let (daemon, program, stream, _bell) = pair();
+            let over = AtomicBool::new(false);
             std::thread::scope(|scope| {
-                let served = scope.spawn(|| serve(daemon, bell, size, bad, &over));
+                let served = scope.spawn(|| serve(daemon, &stream, size, bad, &over));
                 let mut bytes = vec![0xff; wanted];
                 let (one, two) = bytes.split_at_mut(wanted / 3);
                 let ask = |done: usize, len, room| {
@@ -656,8 +671,10 @@ mod tests {
                 };
                 let parts = &mut [io::IoSliceMut::new(one), io::IoSliceMut::new(two)];
                 let read = crate::file::read_pieces(wanted, None, parts, ask);
-                assert_eq!(read.as_ref().copied().map_err(|e| e.raw_os_error()), expected);
-                let n = read.unwrap_or(0);
+                assert_eq!(read.as_ref().map(|m| m.bytes).map_err(|e| e.raw_os_error()), expected);
+                let failed = read.as_ref().ok().and_then(|m| m.failed.as_ref()?.raw_os_error());
+                assert_eq!(failed, bad.filter(|at| *at > 0).map(|_| libc::EIO), "told from the end");
+                let n = read.map_or(0, |m| m.bytes);
                 assert!(bytes[..n].iter().enumerate().all(|(i, b)| *b == (i >> 20) as u8), "{size} {wanted}");
                 assert!(n == wanted || bad.is_some() || bytes[n..].iter().all(|b| *b == 0xff));
                 over.store(true, Release);
@@ -668,7 +685,7 @@ mod tests {
 
     #[test]
     fn bytes_are_shown_where_they_came() {
-        let (mut daemon, program, _stream, _bells) = pair();
+        let (mut daemon, program, _stream, _bell) = pair();
         let ticket = program.submit(Submission::default(), &[], 9, Room::Waited).unwrap();
         let asked = daemon.take().unwrap().unwrap();
         daemon.area().put(ring::DATA + asked.data as usize, b"shown");
@@ -685,7 +702,7 @@ mod tests {
 
     #[test]
     fn the_end_of_the_daemon_is_an_error_for_who_waits_and_who_comes() {
-        let (_daemon, program, stream, _bells) = pair();
+        let (_daemon, program, stream, _bell) = pair();
         let tickets: Vec<_> =
             (0..3).map(|_| program.submit(Submission::default(), &[], 0, Room::Waited).unwrap()).collect();
         let waits: Vec<_> = tickets.into_iter().map(|t| std::thread::spawn(move || t.wait(&mut []))).collect();
@@ -699,7 +716,7 @@ mod tests {
 
     #[test]
     fn answers_that_nobody_wants_give_their_room_back() {
-        let (mut daemon, program, _stream, _bells) = pair();
+        let (mut daemon, program, _stream, _bell) = pair();
         for _ in 0..500 {
             drop(program.submit(Submission::default(), &[], REQUEST_BYTES_MAX, Room::Waited).unwrap());
             let asked = daemon.take().unwrap().unwrap();
@@ -709,7 +726,7 @@ mod tests {
 
     #[test]
     fn requests_that_are_begun_leave_room_for_those_that_wait() {
-        let (mut daemon, program, _stream, _bells) = pair();
+        let (mut daemon, program, _stream, _bell) = pair();
         let begin = |len| program.submit(Submission::default(), &[], len, Room::Begun);
         let large: Vec<_> = std::iter::from_fn(|| begin(REQUEST_BYTES_MAX).ok()).collect();
         assert_eq!((large.len(), begin(1).err().and_then(|e| e.raw_os_error())), (2, Some(libc::EAGAIN)));
@@ -723,6 +740,19 @@ mod tests {
         assert!(small.into_iter().all(|t| t.is_done() && t.wait(&mut []).is_ok_and(|n| n == 1)));
         drop(large);
         assert!(begin(REQUEST_BYTES_MAX).is_ok());
+    }
+
+    #[test]
+    fn requests_that_are_begun_are_not_scattered_over_the_room_of_those_that_wait() {
+        let (_daemon, program, _stream, _bell) = pair();
+        let mut state = program.state();
+        for _ in 0..3 {
+            assert!(state.admit(1, Room::Begun).is_some());
+            assert!(state.admit(15 * PIECE_BYTES, Room::Waited).is_some());
+        }
+        assert!(state.admit(1, Room::Begun).is_none(), "15 pieces between each two");
+        assert!(state.may_begin(1), "it waits for those that are waited for");
+        assert!(leaves_room(state.begun().1));
     }
 
     #[test]

@@ -17,6 +17,15 @@ pub struct File {
     native: Option<Bound>,
 }
 
+/// How far a transfer in pieces came.
+#[derive(Debug)]
+pub struct Moved {
+    /// Bytes.
+    pub bytes: usize,
+    /// Why there are no more, where neither the file nor a piece ended short: a later piece failed, or found no room.
+    pub failed: Option<io::Error>,
+}
+
 /// A read or write that was asked for and not waited for.
 pub enum Pending {
     /// Under way.
@@ -67,7 +76,8 @@ impl File {
     pub fn preadv(&self, into: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
         let Some(bound) = self.usable() else { return kernel::preadv(&self.kernel, into, offset) };
         let wanted = total(into.iter().map(|p| p.len()))?;
-        read_pieces(wanted, None, into, |done, len, room| bound.read(offset.saturating_add(done as u64), len, room))
+        let ask = |done, len, room| bound.read(offset.saturating_add(done as u64), len, room);
+        Ok(read_pieces(wanted, None, into, ask)?.bytes)
     }
 
     /// pread(2) of at most 1 MiB without a buffer: `look` gets the bytes where the daemon put them, in memory that is shared with it.
@@ -95,10 +105,11 @@ impl File {
     pub fn pwritev(&self, from: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         let Some(bound) = self.usable() else { return kernel::pwritev(&self.kernel, from, offset) };
         let wanted = total(from.iter().map(|p| p.len()))?;
-        pieces(wanted, |done, len| {
+        let moved = pieces(wanted, |done, len| {
             let at = offset.saturating_add(done as u64);
             bound.write(at, (from, done, len), None, Room::Waited)?.wait(&mut [])
-        })
+        });
+        Ok(moved?.bytes)
     }
 
     /// fsync(2), or with `data_only` fdatasync(2).
@@ -179,7 +190,7 @@ fn total(lens: impl Iterator<Item = usize>) -> io::Result<usize> {
 ///
 /// # Errors
 /// The first piece's.
-pub fn pieces(wanted: usize, mut piece: impl FnMut(usize, usize) -> io::Result<usize>) -> io::Result<usize> {
+pub fn pieces(wanted: usize, mut piece: impl FnMut(usize, usize) -> io::Result<usize>) -> io::Result<Moved> {
     let mut done = 0;
     loop {
         let len = (wanted - done).min(REQUEST_BYTES_MAX);
@@ -187,11 +198,11 @@ pub fn pieces(wanted: usize, mut piece: impl FnMut(usize, usize) -> io::Result<u
             Ok(n) => {
                 done += n.min(len);
                 if n < len || done == wanted {
-                    return Ok(done);
+                    return Ok(Moved { bytes: done, failed: None });
                 }
             }
             Err(e) if done == 0 => return Err(e),
-            Err(_) => return Ok(done),
+            Err(e) => return Ok(Moved { bytes: done, failed: Some(e) }),
         }
     }
 }
@@ -210,14 +221,14 @@ pub fn read_pieces(
     begun: Option<Ticket>,
     into: &mut [IoSliceMut<'_>],
     ask: impl Fn(usize, usize, Room) -> io::Result<Ticket>,
-) -> io::Result<usize> {
+) -> io::Result<Moved> {
     let len_at = |at: usize| (wanted - at).min(REQUEST_BYTES_MAX);
     let first = match begun {
         Some(ticket) => ticket,
         None => ask(0, len_at(0), Room::Waited)?,
     };
     let (mut next, mut ahead) = (Some(first), [const { None }; PIECES_AHEAD]);
-    let (mut done, mut asked) = (0, len_at(0));
+    let (mut done, mut asked, mut failed) = (0, len_at(0), None);
     while let Some(ticket) = next {
         for free in ahead.iter_mut().filter(|a| a.is_none()) {
             if asked == wanted {
@@ -240,16 +251,23 @@ pub fn read_pieces(
                 }
             }
             Err(e) if done == 0 => return Err(e),
-            Err(_) => break,
+            Err(e) => {
+                failed = Some(e);
+                break;
+            }
         }
         next = ahead[0].take();
         ahead.rotate_left(1);
         if next.is_none() && asked < wanted {
-            next = ask(asked, len_at(asked), Room::Waited).ok();
+            // Nothing of this read has room now: it may wait for some.
+            match ask(asked, len_at(asked), Room::Waited) {
+                Ok(ticket) => next = Some(ticket),
+                Err(e) => failed = Some(e),
+            }
             asked += len_at(asked);
         }
     }
-    Ok(done)
+    Ok(Moved { bytes: done, failed })
 }
 
 /// Copies what was read to its place in the parts: `from` bytes of them are filled already.
@@ -272,20 +290,43 @@ mod kernel {
     fn position(offset: u64) -> io::Result<libc::off_t> {
         libc::off_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
     }
-    fn parts(n: usize) -> libc::c_int {
-        // More than the kernel takes is a shorter transfer.
-        n.min(libc::UIO_MAXIOV as usize) as libc::c_int
-    }
+    /// Parts that one call takes.
+    const PARTS_MAX: usize = libc::UIO_MAXIOV as usize;
     fn moved(n: isize) -> io::Result<usize> {
         usize::try_from(n).map_err(|_| io::Error::last_os_error())
     }
+    /// Calls for so many parts at a time; a call that is shorter is the end, and so is an error after something was done.
+    fn by_calls(
+        wanted: impl Iterator<Item = usize>,
+        mut call: impl FnMut(usize) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        let mut done = 0;
+        for wanted in wanted {
+            match call(done) {
+                Ok(n) if n == wanted => done += n,
+                Ok(n) => return Ok(done + n),
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
     pub(super) fn preadv(file: &std::fs::File, into: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
-        // SAFETY: the parts have the layout of the C structure and outlive the call.
-        moved(unsafe { libc::preadv(file.as_raw_fd(), into.as_ptr().cast(), parts(into.len()), position(offset)?) })
+        let wanted: Vec<usize> = into.chunks(PARTS_MAX).map(|c| c.iter().map(|p| p.len()).sum()).collect();
+        let mut calls = into.chunks_mut(PARTS_MAX);
+        by_calls(wanted.into_iter(), |done| {
+            let (parts, at) = (calls.next().unwrap_or_default(), position(offset.saturating_add(done as u64))?);
+            // SAFETY: the parts have the layout of the C structure and outlive the call.
+            moved(unsafe { libc::preadv(file.as_raw_fd(), parts.as_mut_ptr().cast(), parts.len() as libc::c_int, at) })
+        })
     }
     pub(super) fn pwritev(file: &std::fs::File, from: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
-        // SAFETY: as above.
-        moved(unsafe { libc::pwritev(file.as_raw_fd(), from.as_ptr().cast(), parts(from.len()), position(offset)?) })
+        let mut calls = from.chunks(PARTS_MAX);
+        by_calls(from.chunks(PARTS_MAX).map(|c| c.iter().map(|p| p.len()).sum()), |done| {
+            let (parts, at) = (calls.next().unwrap_or_default(), position(offset.saturating_add(done as u64))?);
+            // SAFETY: as above.
+            moved(unsafe { libc::pwritev(file.as_raw_fd(), parts.as_ptr().cast(), parts.len() as libc::c_int, at) })
+        })
     }
 }
 
@@ -332,6 +373,14 @@ mod tests {
         assert_eq!(file.pwritev(&[IoSlice::new(b"ab"), IoSlice::new(b""), IoSlice::new(b"cdef")], 1).unwrap(), 6);
         assert_eq!(file.preadv(&mut [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b)], 1).unwrap(), 8);
         assert_eq!((&a, &b), (b"abc", b"def23"));
+        let bytes: Vec<u8> = (0..3000u32).map(|i| i as u8).collect();
+        let parts: Vec<_> = bytes.chunks(1).map(IoSlice::new).collect();
+        assert_eq!(file.pwritev(&parts, 7).unwrap(), 3000, "more parts than the kernel takes at once");
+        let mut back = vec![0; 3000];
+        let mut parts: Vec<_> = back.chunks_mut(1).map(IoSliceMut::new).collect();
+        assert_eq!(file.preadv(&mut parts, 7).unwrap(), 3000);
+        assert_eq!(file.preadv(&mut parts, 507).unwrap(), 2500);
+        assert_eq!(back[..2500], bytes[500..]);
         assert_eq!(file.pread_with(4, 0, |_| ()).unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
     }
 
@@ -344,8 +393,19 @@ mod tests {
             Ok(answers.next().unwrap())
         });
         assert_eq!(
-            (done.unwrap(), asked),
+            (done.unwrap().bytes, asked),
             (REQUEST_BYTES_MAX + 5, vec![(0, REQUEST_BYTES_MAX), (REQUEST_BYTES_MAX, 9)])
         );
+    }
+
+    #[test]
+    fn a_later_piece_that_fails_is_told_from_the_end() {
+        let full = || io::Error::from_raw_os_error(libc::EAGAIN);
+        let piece = |done, len| if done == 0 { Ok(len) } else { Err(full()) };
+        let moved = pieces(2 * REQUEST_BYTES_MAX, piece).unwrap();
+        assert_eq!((moved.bytes, moved.failed.and_then(|e| e.raw_os_error())), (REQUEST_BYTES_MAX, Some(libc::EAGAIN)));
+        let first = pieces(REQUEST_BYTES_MAX, |_, _| Err(full()));
+        assert_eq!(first.unwrap_err().raw_os_error(), Some(libc::EAGAIN));
+        assert!(pieces(9, |_, _| Ok(3)).unwrap().failed.is_none(), "the end");
     }
 }

@@ -5,7 +5,7 @@
 //!  program                                     kernel                         daemon (mount::native)
 //!  open(2)             ───────────────────────► checks, OPEN ───────────────► the open file, known by its handle
 //!  ioctl(fd, OFFER)    ───────────────────────► IOCTL ──────────────────────► a token for this open file, once; the socket's place
-//!  connect(2)          ── once per process and mount, SO_PEERCRED on both sides ► memory, two eventfds
+//!  connect(2)          ── once per process and mount, SO_PEERCRED on both sides ► memory, the daemon's eventfd
 //!  [`ring`] BIND token ══ shared memory ════════════════════════════════════► a number for the open file on this connection
 //!  [`ring`] READ WRITE SYNC ═════════════════════════════════════════════════► client.read, client.write: as FUSE handlers do
 //!  close(2)            ───────────────────────► RELEASE ────────────────────► the number is good for nothing any more

@@ -1,14 +1,21 @@
 //! Sockets between a program and a daemon, and descriptors that pass through them.
+//!
+//! O_NONBLOCK belongs to an open file, which a program that was sent a descriptor of it shares. So the daemon says in every call that it
+//! does not wait: it writes to no eventfd, which knows no such call, and wakes programs over their socket. It
+//! receives nothing from a socket either: what is received may be descriptors, and the close of one that nobody else has may
+//! take as long as whoever sent it likes (SO_LINGER of a TCP socket).
 use std::io;
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::offer::VERSION;
 use crate::ring::{AREA_BYTES, ENTRIES};
 
-/// Descriptors that come with the daemon's greeting: the area, the eventfd that wakes it, the one that wakes the program.
-pub const GIFTS: usize = 3;
+/// Descriptors that come with the daemon's greeting: the area, and the eventfd that wakes it.
+pub const GIFTS: usize = 2;
 const GREETING_BYTES: usize = 16;
 /// Room for the control message that carries them.
 const CONTROL_WORDS: usize = 8;
@@ -35,7 +42,7 @@ pub fn peer(stream: &UnixStream) -> io::Result<libc::ucred> {
     if rc == 0 { Ok(cred) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A new eventfd that never blocks.
+/// A new eventfd.
 ///
 /// # Errors
 /// No descriptor.
@@ -49,19 +56,91 @@ pub fn eventfd() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Wakes whoever waits for an eventfd.
+/// Wakes the daemon, which waits for an eventfd. For programs: what they did to it may make them wait.
 pub fn ring_bell(fd: BorrowedFd<'_>) {
     let one = 1u64.to_ne_bytes();
-    // By its number, here and below: write(3) and read(3) are places where threads are cancelled, and may be somebody else's.
+    // By its number, here and below: write(3) and recv(3) are places where threads are cancelled, and may be somebody else's.
     // SAFETY: eight bytes that outlive the call. A counter that is full is a bell that rings already.
     unsafe { libc::syscall(libc::SYS_write, fd.as_raw_fd(), one.as_ptr(), one.len()) };
 }
 
-/// An eventfd rings no more.
-pub fn hush(fd: BorrowedFd<'_>) {
+/// The daemon's eventfd rings no more; never waits, whatever a program did to it.
+///
+/// # Errors
+/// EOPNOTSUPP: a kernel before 5.8.
+pub fn hush(fd: BorrowedFd<'_>) -> io::Result<()> {
     let mut count = [0u8; 8];
-    // SAFETY: room for eight bytes that outlives the call. One that does not ring answers EAGAIN.
-    unsafe { libc::syscall(libc::SYS_read, fd.as_raw_fd(), count.as_mut_ptr(), count.len()) };
+    let part = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
+    // SAFETY: room for eight bytes that outlives the call.
+    let n = unsafe { libc::preadv2(fd.as_raw_fd(), &raw const part, 1, -1, libc::RWF_NOWAIT) };
+    let failed = (n < 0).then(io::Error::last_os_error);
+    failed.filter(|e| e.kind() != io::ErrorKind::WouldBlock).map_or(Ok(()), Err)
+}
+
+/// Wakes a program, which waits for its socket; never waits. A socket that is full rings already, and one whose other end is gone
+/// says so where its end is waited for.
+pub fn knock(stream: BorrowedFd<'_>) {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: one byte that outlives the call.
+    unsafe { libc::send(stream.as_raw_fd(), [0u8].as_ptr().cast(), 1, flags) };
+}
+
+/// Takes what woke a program out of its socket. Whether the daemon is there.
+pub fn hear(stream: BorrowedFd<'_>) -> bool {
+    let (mut knocks, none) = ([0u8; 64], std::ptr::null_mut::<u8>());
+    let (fd, flags) = (stream.as_raw_fd(), libc::MSG_DONTWAIT);
+    // SAFETY: as much room as is said, which outlives the call; nobody asks for the sender.
+    let n = unsafe { libc::syscall(libc::SYS_recvfrom, fd, knocks.as_mut_ptr(), knocks.len(), flags, none, none) };
+    // Other threads, and signals, may come before.
+    let passes = || matches!(io::Error::last_os_error().raw_os_error(), Some(libc::EAGAIN | libc::EINTR));
+    n > 0 || n < 0 && passes()
+}
+
+/// Option of a socket: whether descriptors may be sent to it (Linux 6.16).
+const SO_PASSRIGHTS: libc::c_int = 83;
+
+/// Nobody can send descriptors to a socket, nor to those that it accepts, where the kernel can see to that.
+pub fn take_no_descriptors(listener: BorrowedFd<'_>) {
+    let no: libc::c_int = 0;
+    let len = size_of_val(&no) as libc::socklen_t;
+    // SAFETY: a number of the said length that outlives the call. Kernels that cannot say so: see `part`.
+    unsafe {
+        libc::setsockopt(listener.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, (&raw const no).cast(), len);
+    }
+}
+
+/// Threads that throw away what was sent to sockets of the daemon's.
+static PARTING: AtomicUsize = AtomicUsize::new(0);
+/// With as many of them nobody is let in.
+const PARTING_MAX: usize = 64;
+
+/// Whether there is room for one more connection that ends with something to throw away.
+#[must_use]
+pub fn may_part() -> bool {
+    PARTING.load(Relaxed) < PARTING_MAX
+}
+
+/// Ends a connection, of which the daemon's end may be closed from then on without waiting: what the program sent, and may be
+/// long in closing, is thrown away by a thread of its own.
+pub fn part(stream: &UnixStream) {
+    // That the other end is gone already is no failure.
+    let _ = stream.shutdown(Shutdown::Both);
+    let mut waiting: libc::c_int = 0;
+    // SAFETY: room for the answer, which outlives the call.
+    let asked = unsafe { libc::ioctl(stream.as_raw_fd(), libc::FIONREAD, &raw mut waiting) };
+    if asked == 0 && waiting == 0 {
+        return;
+    }
+    let Ok(last) = stream.try_clone() else { return };
+    PARTING.fetch_add(1, Relaxed);
+    let empties = std::thread::Builder::new().name("parting".into()).spawn(move || {
+        while hear(std::os::fd::AsFd::as_fd(&last)) {}
+        drop(last);
+        PARTING.fetch_sub(1, Relaxed);
+    });
+    if empties.is_err() {
+        PARTING.fetch_sub(1, Relaxed);
+    }
 }
 
 /// The daemon's greeting, with the memory and the bells. The buffer of a new connection holds it: this does not wait.
@@ -82,7 +161,7 @@ pub fn greet(stream: &UnixStream, gifts: [BorrowedFd<'_>; GIFTS]) -> io::Result<
     let (space, len) = unsafe { (libc::CMSG_SPACE(carried), libc::CMSG_LEN(carried)) };
     debug_assert!(space as usize <= size_of_val(&control));
     message.msg_controllen = space as _;
-    // SAFETY: the control buffer has room for one header and three descriptors, and is aligned for them; all buffers
+    // SAFETY: the control buffer has room for one header and the descriptors, and is aligned for them; all buffers
     // outlive the call.
     let sent = unsafe {
         let head = libc::CMSG_FIRSTHDR(&raw const message);
@@ -146,11 +225,75 @@ mod tests {
     use super::*;
     use std::os::fd::AsFd;
 
+    /// Takes O_NONBLOCK away, as whoever shares the descriptor may.
+    fn make_wait(fd: BorrowedFd<'_>) {
+        // SAFETY: plain system call.
+        assert_eq!(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, 0) }, 0);
+    }
+
+    #[test]
+    fn a_program_that_takes_o_nonblock_away_makes_no_daemon_wait() {
+        let (bell, (ours, theirs)) = (eventfd().unwrap(), UnixStream::pair().unwrap());
+        let shared = bell.try_clone().unwrap();
+        for fd in [shared.as_fd(), ours.as_fd(), theirs.as_fd()] {
+            make_wait(fd);
+        }
+        hush(bell.as_fd()).unwrap();
+        ring_bell(shared.as_fd());
+        hush(bell.as_fd()).unwrap();
+        hush(bell.as_fd()).unwrap();
+        // More than any socket holds.
+        for _ in 0..100_000 {
+            knock(ours.as_fd());
+        }
+        for _ in 0..100_000 {
+            assert!(hear(theirs.as_fd()), "it is there, whether it says something or not");
+        }
+        knock(ours.as_fd());
+        drop(ours);
+        assert!(hear(theirs.as_fd()), "what it said before it ended");
+        assert!(!hear(theirs.as_fd()));
+        knock(theirs.as_fd());
+    }
+
+    /// A TCP socket with bytes that its other end does not take, and whose last close waits for that.
+    fn lingers() -> (std::net::TcpStream, std::net::TcpStream) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let one = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let other = listener.accept().unwrap().0;
+        one.set_nonblocking(true).unwrap();
+        while std::io::Write::write(&mut &one, &[0; 65536]).is_ok() {}
+        let hours = libc::linger { l_onoff: 1, l_linger: 3600 };
+        let len = size_of_val(&hours) as libc::socklen_t;
+        // SAFETY: a structure of the said length that outlives the call.
+        let set = unsafe {
+            libc::setsockopt(one.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, (&raw const hours).cast(), len)
+        };
+        assert_eq!(set, 0);
+        one.set_nonblocking(false).unwrap();
+        (one, other)
+    }
+
+    #[test]
+    fn the_end_of_a_connection_does_not_wait_for_descriptors_that_were_sent() {
+        let ((ours, theirs), (one, other)) = (UnixStream::pair().unwrap(), lingers());
+        greet(&theirs, [one.as_fd(), one.as_fd()]).unwrap();
+        drop(one);
+        part(&ours);
+        drop(ours);
+        // Whoever waits for it waits until here.
+        drop(other);
+        while PARTING.load(Relaxed) > 0 {
+            std::thread::yield_now();
+        }
+        assert!(may_part());
+    }
+
     #[test]
     fn a_greeting_brings_its_descriptors_and_anything_else_is_refused() {
         let (a, b) = UnixStream::pair().unwrap();
-        let [x, y, z] = [eventfd().unwrap(), eventfd().unwrap(), eventfd().unwrap()];
-        greet(&a, [x.as_fd(), y.as_fd(), z.as_fd()]).unwrap();
+        let [x, y] = [eventfd().unwrap(), eventfd().unwrap()];
+        greet(&a, [x.as_fd(), y.as_fd()]).unwrap();
         let gifts = be_greeted(&b).unwrap();
         ring_bell(y.as_fd());
         let mut count = [0u8; 8];

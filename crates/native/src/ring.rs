@@ -6,7 +6,8 @@
 //! then judged, and what was judged is the copy.
 //!
 //! Who finds nothing to do looks a moment longer, then says in its word of sleep that it sleeps, looks once more, and waits for
-//! its eventfd. Who adds something looks at the other's word, and wakes it when that says so.
+//! the other side: the daemon for its eventfd, the program for the socket. Who adds something looks at the other's word, and wakes it
+//! when that says so.
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;

@@ -3,8 +3,8 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 
-use libc::{c_int, iovec, off_t, ssize_t};
-use native::file::{pieces, read_pieces};
+use libc::{c_int, c_long, iovec, off_t, ssize_t};
+use native::file::{Moved, pieces, read_pieces};
 use native::lock::Locked;
 use native::{Room, Ticket};
 
@@ -109,14 +109,66 @@ fn first_read(open: &Open, file: &File, fd: c_int, at: u64, len: usize) -> io::R
     Ok(ticket)
 }
 
-/// Reads at `at`; `begun`: the first piece of it.
-fn read_at(file: &File, begun: Ticket, parts: &[iovec], at: u64, wanted: usize) -> io::Result<usize> {
-    // SAFETY: the same layout, and the memory is the caller's to be written to.
-    let into =
-        unsafe { std::slice::from_raw_parts_mut(parts.as_ptr().cast_mut().cast::<IoSliceMut<'_>>(), parts.len()) };
-    // Where no room is free, less is read: what is missing the kernel reads, or the program asks for again.
-    read_pieces(wanted, Some(begun), into, |done, len, room| {
-        file.bound.read(at + done as u64, len, if room == Room::Waited { Room::Free } else { room })
+/// A transfer of a call: an open file, its descriptor, the program's memory, how many bytes.
+struct Transfer<'a> {
+    of: (&'a Open, &'a File),
+    fd: c_int,
+    parts: &'a [iovec],
+    wanted: usize,
+}
+
+impl Transfer<'_> {
+    /// Reads at `at`; `begun`: the first piece of it.
+    fn read_at(&self, begun: Ticket, at: u64) -> io::Result<usize> {
+        let (parts, bound) = (self.parts, &self.of.1.bound);
+        // SAFETY: the same layout, and the memory is the caller's to be written to.
+        let into =
+            unsafe { std::slice::from_raw_parts_mut(parts.as_ptr().cast_mut().cast::<IoSliceMut<'_>>(), parts.len()) };
+        let moved = read_pieces(self.wanted, Some(begun), into, |done, len, room| {
+            bound.read(at + done as u64, len, if room == Room::Waited { Room::Free } else { room })
+        });
+        Ok(self.with_rest(&moved?, at, libc::SYS_pread64))
+    }
+
+    /// Writes at `at`.
+    fn write_at(&self, at: u64) -> io::Result<usize> {
+        let (parts, file) = (self.parts, self.of.1);
+        // SAFETY: the same layout, and the memory is the caller's to be read.
+        let from = unsafe { std::slice::from_raw_parts(parts.as_ptr().cast::<IoSlice<'_>>(), parts.len()) };
+        let moved = pieces(self.wanted, |done, len| {
+            file.bound.write(at + done as u64, (from, done, len), Some(file.flags), Room::Free)?.wait(&mut [])
+        });
+        Ok(self.with_rest(&moved?, at, libc::SYS_pwrite64))
+    }
+
+    /// Bytes of the whole. Where a piece found no room, or failed, the kernel does the rest: programs take less than they asked for, of a
+    /// file, for its end or a full disk.
+    fn with_rest(&self, moved: &Moved, at: u64, call: c_long) -> usize {
+        let (open, file) = self.of;
+        if moved.failed.is_none() || !is_of(open, file, self.fd) {
+            return moved.bytes;
+        }
+        let mut done = moved.bytes;
+        for (base, len) in after(self.parts, moved.bytes) {
+            // SAFETY: the memory of the caller's part. What is done of another call is never counted twice.
+            let n = unsafe { libc::syscall(call, self.fd, base, len, at + done as u64) };
+            done += usize::try_from(n).unwrap_or(0);
+            if usize::try_from(n) != Ok(len) {
+                break;
+            }
+        }
+        done
+    }
+}
+
+/// What is left of parts after so many bytes of them.
+fn after(parts: &[iovec], bytes: usize) -> impl Iterator<Item = (*mut u8, usize)> {
+    let mut skip = bytes;
+    parts.iter().filter_map(move |part| {
+        let begin = skip.min(part.iov_len);
+        skip -= begin;
+        let len = part.iov_len - begin;
+        (len > 0).then(|| (part.iov_base.cast::<u8>().wrapping_add(begin), len))
     })
 }
 
@@ -128,10 +180,11 @@ pub unsafe fn read(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
     through_rings(fd, |open, file| {
         let wanted = wanted(parts)?;
         let first = wanted.min(native::ring::REQUEST_BYTES_MAX);
+        let transfer = Transfer { of: (open, file), fd, parts, wanted };
         if let At::Offset(at) = at {
             let at = u64::try_from(at).ok().filter(|at| off_t::try_from(at + wanted as u64).is_ok())?;
             let begun = first_read(open, file, fd, at, first).ok()?;
-            return read_at(file, begun, parts, at, wanted).ok();
+            return transfer.read_at(begun, at).ok();
         }
         if !open.is_alone() {
             return None;
@@ -144,7 +197,7 @@ pub unsafe fn read(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
             begun = file.bound.read(at, first, Room::Free).ok()?;
         }
         for _ in 0..MOVES_MAX {
-            let n = read_at(file, begun, parts, at, wanted).ok()?;
+            let n = transfer.read_at(begun, at).ok()?;
             let end = seek(fd, n as i64, libc::SEEK_CUR)?;
             if end == at + n as u64 {
                 open.expected.store(end, Relaxed);
@@ -175,14 +228,9 @@ pub unsafe fn write(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
         if !is_of(open, file, fd) {
             return None;
         }
-        // SAFETY: the same layout, and the memory is the caller's to be read.
-        let from = unsafe { std::slice::from_raw_parts(parts.as_ptr().cast::<IoSlice<'_>>(), parts.len()) };
         let write_at = |at: u64| {
             off_t::try_from(at.checked_add(wanted as u64)?).ok()?;
-            let piece = |done, len| {
-                file.bound.write(at + done as u64, (from, done, len), Some(file.flags), Room::Free)?.wait(&mut [])
-            };
-            let done = pieces(wanted, piece).ok()?;
+            let done = Transfer { of: (open, file), fd, parts, wanted }.write_at(at).ok()?;
             open.wrote.store(true, Relaxed);
             sizes::on_written();
             Some(done)
@@ -248,4 +296,21 @@ pub fn beside<T>(fd: c_int, work: impl FnOnce() -> T) -> T {
     let open = if table::is_known(fd) && !Inside::is_so() { table::of(fd) } else { None };
     let _position = open.as_ref().filter(|o| matches!(o.way(), Way::Rings | Way::Left)).map(|o| o.position.lock());
     work()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_parts_begins_in_the_middle_of_one() {
+        let bytes = [0u8; 9];
+        let at = |n: usize| bytes.as_ptr().wrapping_add(n).cast_mut();
+        let part = |n: usize, len| iovec { iov_base: at(n).cast(), iov_len: len };
+        let parts = [part(0, 3), part(3, 0), part(3, 4), part(7, 2)];
+        let left = |n| after(&parts, n).collect::<Vec<_>>();
+        assert_eq!(left(0), [(at(0), 3), (at(3), 4), (at(7), 2)]);
+        assert_eq!((left(3), left(5)), (vec![(at(3), 4), (at(7), 2)], vec![(at(5), 2), (at(7), 2)]));
+        assert_eq!((left(8), left(9)), (vec![(at(8), 1)], vec![]));
+    }
 }

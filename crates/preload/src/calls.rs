@@ -4,7 +4,7 @@
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 
 use crate::bytes::{self, At};
-use crate::real;
+use crate::{real, sizes};
 
 fn one(at: *const c_void, len: size_t) -> [iovec; 1] {
     [iovec { iov_base: at.cast_mut(), iov_len: len }]
@@ -28,6 +28,13 @@ fn at_position(fd: c_int, call: impl FnOnce() -> ssize_t) -> ssize_t {
     let n = call();
     bytes::kernel_ended(open);
     n
+}
+
+/// A call of the kernel's is next that appends where the kernel believes the end to be.
+fn end_is_known(fd: c_int, flags: c_int) {
+    if flags & libc::RWF_APPEND != 0 {
+        sizes::believed(fd);
+    }
 }
 
 macro_rules! calls {
@@ -69,7 +76,7 @@ calls! {
     /// preadv2(2): flags are the kernel's.
     preadv2 preadv64v2 (fd: c_int, into: *const iovec, n: c_int, at: off_t, flags: c_int) =
         if flags == 0 && at >= 0 { bytes::read(fd, parts(into, n), At::Offset(at)) } else { None },
-        real::preadv64v2(fd, into, n, at, flags);
+        if at >= 0 { real::preadv64v2(fd, into, n, at, flags) } else { at_position(fd, || real::preadv64v2(fd, into, n, at, flags)) };
     /// read(2), as it is called where the compiler knows how much room there is.
     __read_chk (fd: c_int, into: *mut c_void, len: size_t, room: size_t) =
         if len <= room { bytes::read(fd, &one(into, len), At::Position) } else { None }, at_position(fd, || real::__read_chk(fd, into, len, room));
@@ -91,7 +98,7 @@ calls! {
     /// pwritev2(2): flags are the kernel's.
     pwritev2 pwritev64v2 (fd: c_int, from: *const iovec, n: c_int, at: off_t, flags: c_int) =
         if flags == 0 && at >= 0 { bytes::write(fd, parts(from, n), At::Offset(at)) } else { None },
-        real::pwritev64v2(fd, from, n, at, flags);
+        { end_is_known(fd, flags); if at >= 0 { real::pwritev64v2(fd, from, n, at, flags) } else { at_position(fd, || real::pwritev64v2(fd, from, n, at, flags)) } };
 }
 
 /// lseek(2): the position is the kernel's; calls under way that use it end first.

@@ -17,11 +17,11 @@ const NONE: c_int = -1;
 /// A connection that is kept for the next file.
 struct Kept {
     connection: AtomicPtr<Connection>,
-    numbers: [AtomicI32; 3],
+    numbers: [AtomicI32; 2],
 }
 
 static KEPT: [Kept; CONNECTIONS_MAX] =
-    [const { Kept { connection: AtomicPtr::new(std::ptr::null_mut()), numbers: [const { AtomicI32::new(NONE) }; 3] } };
+    [const { Kept { connection: AtomicPtr::new(std::ptr::null_mut()), numbers: [const { AtomicI32::new(NONE) }; 2] } };
         CONNECTIONS_MAX];
 /// No own descriptor is below this.
 static LOWEST: AtomicI32 = AtomicI32::new(c_int::MAX);

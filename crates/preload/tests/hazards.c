@@ -250,6 +250,11 @@ static void appended(void)
     before = calls();
     CHECK(pwrite(other, &value, 8, 80) == 8 && lseek(other, 0, SEEK_END) == 8 * (RECORDS + 4));
     rings(before);
+    /* The kernel appends for a single call, behind what the rings wrote. */
+    uint64_t last = 4321;
+    struct iovec one = {&last, 8};
+    for (int i = 4; i < 14; i++) CHECK(pwrite(other, &value, 8, 8 * (RECORDS + i)) == 8);
+    CHECK(pwritev2(other, &one, 1, 0, RWF_APPEND) == 8 && record(other, RECORDS + 14) == 4321 && record(other, RECORDS + 13) == value);
 }
 
 static int interrupted;
@@ -363,6 +368,49 @@ static void mixed(void)
     CHECK(ftruncate(fd, 80) == 0 && pread(fd, &n, 8, 80) == 0 && lseek(fd, 0, SEEK_END) == 80);
 }
 
+/* More bytes under way than the rings have room for: every call does the whole of it all the same. */
+#define WIDE (5 << 20)
+static void *transfers(void *number)
+{
+    char *bytes = malloc(WIDE), *back = malloc(WIDE);
+    off_t at = (off_t)(uintptr_t)number * WIDE;
+    int own = file(O_RDWR);
+    CHECK(bytes != NULL && back != NULL);
+    for (int round = 0; round < 30; round++) {
+        struct iovec parts[] = {{bytes, 3 << 20}, {bytes + (3 << 20), WIDE - (3 << 20)}};
+        for (size_t i = 0; i < WIDE; i++) bytes[i] = (char)(i / 4093 + round + (uintptr_t)number);
+        if (round % 2) CHECK(lseek(own, at, SEEK_SET) == at && writev(own, parts, 2) == WIDE && lseek(own, 0, SEEK_CUR) == at + WIDE);
+        else CHECK(pwrite(shared, bytes, WIDE, at) == WIDE);
+        if (round % 2) CHECK(lseek(own, at, SEEK_SET) == at && read(own, back, WIDE) == WIDE);
+        else CHECK(pread(shared, back, WIDE, at) == WIDE);
+        CHECK(memcmp(bytes, back, WIDE) == 0);
+    }
+    return NULL;
+}
+
+/* Shorter ones, which take the room between the pieces of others. */
+#define NARROW (200 << 10)
+static int over;
+static void *narrow(void *number)
+{
+    char *bytes = calloc(1, NARROW);
+    off_t at = (off_t)(16 + (uintptr_t)number) * WIDE;
+    CHECK(bytes != NULL);
+    while (!__atomic_load_n(&over, __ATOMIC_SEQ_CST))
+        CHECK(pwrite(shared, bytes, NARROW, at) == NARROW && pread(shared, bytes, NARROW, at) == NARROW);
+    return NULL;
+}
+
+static void wide(void)
+{
+    pthread_t all[16];
+    shared = file(O_RDWR);
+    for (uintptr_t i = 0; i < 16; i++) CHECK(pthread_create(&all[i], NULL, i < 6 ? transfers : narrow, (void *)i) == 0);
+    for (int i = 0; i < 6; i++) CHECK(pthread_join(all[i], NULL) == 0);
+    __atomic_store_n(&over, 1, __ATOMIC_SEQ_CST);
+    for (int i = 6; i < 16; i++) CHECK(pthread_join(all[i], NULL) == 0);
+}
+
 static void *waits(void *of) { uint64_t n; (void)!read(*(int *)of, &n, 8); return NULL; }
 
 static void cancelled(void)
@@ -380,7 +428,7 @@ int main(int count, char **words)
     static const struct { const char *name; void (*step)(void); } steps[] = {
         {"plain", plain}, {"duplicated", duplicated}, {"forked", forked}, {"threads", threads}, {"together", together},
         {"executed", executed}, {"closed", closed}, {"appended", appended}, {"signalled", signalled}, {"sent", sent},
-        {"mixed", mixed}, {"cancelled", cancelled},
+        {"mixed", mixed}, {"cancelled", cancelled}, {"wide", wide},
     };
     CHECK(count == 3);
     calls = (uint64_t (*)(void))dlsym(RTLD_DEFAULT, "stria_posix_calls");
