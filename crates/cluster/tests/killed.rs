@@ -79,6 +79,9 @@ fn whoever_waits_for_storage_that_is_away_can_be_killed() {
         let fds: Vec<OwnedFd> = ["f", "g", "cut", "space", "copy"].iter().map(|n| rw(&a.join(n))).collect();
         let synced = sys::open(&a.join("synced"), libc::O_RDWR | libc::O_CREAT, 0o644).expect("a file");
         sys::write_all(&synced, &[2; 100_000]).expect("room in the cache");
+        let own = sys::open(&a.join("own"), libc::O_RDWR | libc::O_CREAT, 0o644).expect("a file");
+        sys::write_all(&own, &[2; 100_000]).expect("room in the cache");
+        sys::fsync(&own).expect("its OST");
         c.oss.take().expect("it runs").kill();
         let [f, g, cut, space, copy] = &fds[..] else { panic!("five files") };
         c.is_killed_in("fsync", || sys::fsync(&synced).map(|_| ()).map_err(String::from));
@@ -89,6 +92,9 @@ fn whoever_waits_for_storage_that_is_away_can_be_killed() {
             sys::open(&a.join("trunc"), libc::O_RDWR | libc::O_TRUNC, 0).map(drop).map_err(String::from)
         });
         c.is_killed_in("ftruncate", || sys::ftruncate(cut, 10).map(|_| ()).map_err(String::from));
+        // Both have their locks: the write would go into the cache at once if the cut before were over.
+        c.is_killed_in("ftruncate of its own", || sys::ftruncate(&own, 10).map(|_| ()).map_err(String::from));
+        c.is_killed_in("write behind a cut", || sys::pwrite(&own, b"x", 20_000).map(|_| ()).map_err(String::from));
         c.is_killed_in("fallocate", || sys::fallocate(space, 0, 0, 1 << 20).map(|_| ()).map_err(String::from));
         c.is_killed_in("copy_file_range", || sys::copy_range(copy, 0, g, 0, 100).map(|_| ()).map_err(String::from));
         c.is_killed_in("lseek(SEEK_DATA)", || sys::lseek(g, 0, libc::SEEK_DATA).map(|_| ()).map_err(String::from));

@@ -102,7 +102,10 @@ impl StriaFs {
             ready.await?;
         }
         if self.client.data().writes_at_once(file, offset, len) {
-            return write_now(&self.client, file, offset, data, None).await;
+            // Without a copy, which it need not outlive: what it waits for all the same (a cut under way, an OST without grant) ends for
+            // a caller that is killed.
+            let written = write_now(&self.client, file, offset, data, None);
+            return self.unless_killed(caller, written).await;
         }
         let appends = file.flags() & libc::O_APPEND as u32 != 0;
         let keep =

@@ -78,8 +78,17 @@ impl StriaFs {
     where
         F: Future<Output = Result<T, FsError>>,
     {
-        let (asked, rt) = (Box::pin(op(self.client.clone())), self.client.rt());
-        race(asked, caller.killed(rt, self.is_dying.get(), || ())).await.unwrap_or(Err(FsError::Interrupted))
+        self.unless_killed(caller, Box::pin(op(self.client.clone()))).await
+    }
+
+    /// Goes on with `asked` unless its caller is killed meanwhile: then the answer is EINTR.
+    pub(crate) async fn unless_killed<T>(
+        &self,
+        caller: &mut Caller,
+        asked: impl Future<Output = Result<T, FsError>>,
+    ) -> Result<T, FsError> {
+        let killed = caller.killed(self.client.rt(), self.is_dying.get(), || ());
+        race(asked, killed).await.unwrap_or(Err(FsError::Interrupted))
     }
 
     /// Carries a change out. When its caller is killed meanwhile it goes on alone, and the answer is EINTR.
