@@ -169,7 +169,12 @@ impl BlockingFile for RoomyFile {
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
         let i = &self.0.0;
-        let shorter = len < i.file.len()?;
+        let now = i.file.len()?;
+        if len == now {
+            // The medium would take it for a cut of what is reserved behind the end, and on a full one there is no other reserve.
+            return Ok(());
+        }
+        let shorter = len < now;
         self.patiently(|| i.file.set_len(len))?;
         if shorter {
             // What was reserved behind the end went with the cut.
