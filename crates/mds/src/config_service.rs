@@ -2,7 +2,7 @@
 //!
 //! Lives in the MDS for now, behind this interface: nothing here knows the MDS. Decides which targets may register;
 //! storing the map is the caller's.
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -136,6 +136,9 @@ impl From<&RegisterError> for FsError {
     }
 }
 
+/// A look whether an OST may leave: its number.
+pub(crate) type Look = u64;
+
 /// See the module's head.
 pub struct ConfigService {
     fsname: String,
@@ -145,7 +148,9 @@ pub struct ConfigService {
     /// Targets that nobody serves for now: shown as deactivated, and not stored.
     away: RefCell<BTreeSet<OstIndex>>,
     /// Closed targets of which it is being looked whether they may leave.
-    pub(crate) leaving: RefCell<BTreeSet<OstIndex>>,
+    pub(crate) leaving: RefCell<BTreeSet<(OstIndex, Look)>>,
+    /// The last such look.
+    pub(crate) look: Cell<Look>,
 }
 
 impl ConfigService {
@@ -159,6 +164,7 @@ impl ConfigService {
             map: RefCell::new(map),
             away: RefCell::default(),
             leaving: RefCell::default(),
+            look: Cell::new(0),
         }
     }
     /// The map as it is to be stored.

@@ -56,6 +56,7 @@ mod sharing;
 mod start;
 pub mod stats;
 pub mod store;
+mod sure;
 mod traced;
 pub mod tx;
 mod upkeep;

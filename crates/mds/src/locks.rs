@@ -23,6 +23,9 @@ use crate::mds::Mds;
 use crate::traced::LockWait;
 use crate::tx::Claim;
 
+/// How often deadlines of callbacks are looked at, while some are out.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// The lock tables of a target.
 pub struct Locks {
     pub(crate) namespace: RefCell<Namespace>,
@@ -388,10 +391,34 @@ impl Mds {
 
     /// Who is late with its callbacks, and is not kept from answering them by this server, whose disk stands still.
     fn late_holders(&self) -> Vec<Expired> {
+        self.bear_with_holders();
         let (exports, now) = (self.exports.borrow(), self.rt.now());
         let held_up = |client| exports.get(&client).is_some_and(|e| e.is_kept_for(HELD_UP_AFTER, now));
         let (mut patience, mut ns) = (self.locks.patience.borrow_mut(), self.locks.namespace.borrow_mut());
         patience.late(&mut ns, now, held_up)
+    }
+
+    /// Whoever was called back has its time from then on when this server stood still, and from now on while it is unsure of its store and
+    /// hears nobody's answers.
+    fn bear_with_holders(&self) {
+        let awake = self.rt.awake_since();
+        let stood_still = self.locks.awake_since.replace(awake) != awake;
+        let heard_from = if self.is_unsure_of_store() { Some(self.rt.now()) } else { stood_still.then_some(awake) };
+        heard_from.into_iter().for_each(|from| self.locks.namespace.borrow_mut().on_overslept(from));
+    }
+
+    /// Evicts who is late, one after the other: the end of a session takes as long as the store does, and others may be kept from answering
+    /// meanwhile.
+    async fn evict_late_holders(self: &Rc<Self>) {
+        while let Some(Expired { client, handle }) = self.late_holders().first().copied() {
+            tracing::warn!(%client, lock = %handle, "did not answer a lock callback in time: evicted");
+            let mut evicted = std::pin::pin!(self.evict(client));
+            while self.rt.timeout(LOOK_EVERY, evicted.as_mut()).await.is_none() {
+                self.bear_with_holders();
+            }
+            // Whatever became of the session: nobody waits for these locks any more.
+            self.drop_locks(client);
+        }
     }
 
     /// Watches deadlines while callbacks are out.
@@ -405,22 +432,12 @@ impl Mds {
                 let next = me.locks.namespace.borrow().next_deadline();
                 let Some(at) = next else { break };
                 // In steps, so that a node that was stopped is let go soon.
-                let step = at.min(me.rt.now() + Duration::from_secs(1));
+                let step = at.min(me.rt.now() + LOOK_EVERY);
                 me.rt.sleep_until(step).await;
                 if me.stopped.get() {
                     break;
                 }
-                let awake = me.rt.awake_since();
-                if me.locks.awake_since.replace(awake) != awake {
-                    me.locks.namespace.borrow_mut().on_overslept(awake);
-                }
-                let late = me.late_holders();
-                for expired in late {
-                    tracing::warn!(client = %expired.client, lock = %expired.handle, "did not answer a lock callback in time: evicted");
-                    me.evict(expired.client).await;
-                    // Whatever became of the session: nobody waits for these locks any more.
-                    me.drop_locks(expired.client);
-                }
+                me.evict_late_holders().await;
             }
             me.locks.timer_runs.set(false);
         });

@@ -33,7 +33,8 @@ impl Mds {
             MapChange::PoolAdd => self.map.pool_add(&q.pool, &q.osts),
             MapChange::PoolRemove => self.map.pool_remove(&q.pool, &q.osts),
             MapChange::PoolDestroy => self.map.pool_destroy(&q.pool),
-            MapChange::Close | MapChange::Open => self.change_closed(&q.osts, q.what == MapChange::Close),
+            MapChange::Close => self.others_take_files(&q.osts).and_then(|()| self.change_closed(&q.osts, true)),
+            MapChange::Open => self.change_closed(&q.osts, false),
             MapChange::RemoveOst => self.take_out(&q.osts).await?,
             MapChange::ReplaceOst => {
                 for ost in &q.osts {
@@ -121,6 +122,17 @@ impl Mds {
         Ok(())
     }
 
+    /// Refuses to close the last OSTs that take files: whoever empties one looks at the others before, and so may somebody else at the
+    /// same time.
+    fn others_take_files(&self, osts: &[OstIndex]) -> Result<(), MapError> {
+        let takes = |ost: OstIndex| self.map.is_active(ost) && !self.map.is_closed(ost);
+        let others = self.map.map().osts.iter().any(|e| !osts.contains(&e.ost) && takes(e.ost));
+        match osts.iter().find(|ost| takes(**ost)) {
+            Some(last) if !others => Err(MapError::LastOpen(*last)),
+            _ => Ok(()),
+        }
+    }
+
     fn change_closed(&self, osts: &[OstIndex], closed: bool) -> Result<(), MapError> {
         if let Some(unknown) = osts.iter().find(|o| !self.map.has_ost(**o)) {
             return Err(MapError::NoOst(*unknown));
@@ -144,12 +156,12 @@ impl Mds {
         if let Err(e) = self.change_closed(&osts[..1], true) {
             return Ok(Err(e));
         }
-        self.map.begin_leaving(ost);
+        let look = self.map.begin_leaving(ost);
         let found = match types::planted!("drained-with-files-left") {
             true => Ok((0, String::new())),
             false => self.count_files(ost).await,
         };
-        let leaves = self.map.end_leaving(ost);
+        let leaves = self.map.end_leaving(ost, look);
         let done = match found {
             Ok((0, _)) if !leaves => Ok(Err(MapError::Opened(ost))),
             Ok((0, _)) => Ok(self.map.remove_ost(ost)),

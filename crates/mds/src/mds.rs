@@ -32,6 +32,7 @@ use crate::record::{ReplyRow, Superblock};
 use crate::sharing::Footprint;
 use crate::stats::Stats;
 use crate::store::MetaStore;
+use crate::sure::Sureness;
 use crate::traced::Traced;
 use crate::tx::{Claim, Done, Fail, Fetched, Tx};
 use crate::upkeep::ScrubState;
@@ -58,8 +59,7 @@ pub struct Mds {
     pub(crate) locks: Locks,
     pub(crate) pools: RefCell<Pools>,
     pub(crate) pool_filled: Event,
-    /// Since when it is not certain that the store is its own.
-    pub(crate) unsure_since: Cell<Option<Instant>>,
+    pub(crate) sureness: Sureness,
     pub(crate) osts: Osts,
     pub(crate) map: ConfigService,
     pub(crate) exports: RefCell<BTreeMap<ClientId, Rc<Export>>>,
@@ -211,7 +211,7 @@ impl Mds {
             locks: Locks::new(locks),
             pools: RefCell::new(pools),
             pool_filled: Event::new(),
-            unsure_since: Cell::new(None),
+            sureness: Sureness::default(),
             osts,
             map,
             exports: RefCell::default(),

@@ -9,7 +9,7 @@ use layout::{PoolError, PoolName};
 use types::{FsError, OstIndex};
 use wire::connect::{OstEntry, OstPool};
 
-use crate::config_service::{ConfigService, RemovedOst};
+use crate::config_service::{ConfigService, Look, RemovedOst};
 
 /// Pools at most.
 pub const POOLS_MAX: usize = 1024;
@@ -37,6 +37,8 @@ pub enum MapError {
     NoMembers(PoolName, Vec<OstIndex>),
     /// It is the last OST.
     LastOst(OstIndex),
+    /// It is the last OST that takes files.
+    LastOpen(OstIndex),
     /// The store that is to be an OST's is so already, or none is named.
     SameStore(OstIndex),
     /// Its server has a session, and its store has not failed.
@@ -76,6 +78,11 @@ impl fmt::Display for MapError {
             MapError::LastOst(o) => {
                 write!(f, "OST {} is the last one of this file system: add another one before it goes", o.0)
             }
+            MapError::LastOpen(o) => write!(
+                f,
+                "OST {} is the last one that takes files: add another one, or open one that is closed ('stria ost drain N --cancel'), first",
+                o.0
+            ),
             MapError::SameStore(o) => write!(f, "no other store is named for OST {}", o.0),
             MapError::Serves(o) => write!(
                 f,
@@ -106,7 +113,7 @@ impl MapError {
             MapError::NoPool(_) | MapError::NoOst(_) | MapError::NoMembers(..) => FsError::NotFound,
             MapError::TooManyPools => FsError::NoSpace,
             MapError::NotEmpty(..) | MapError::HasFiles { .. } => FsError::NotEmpty,
-            MapError::LastOst(_) | MapError::Serves(_) | MapError::Opened(_) => FsError::Busy,
+            MapError::LastOst(_) | MapError::LastOpen(_) | MapError::Serves(_) | MapError::Opened(_) => FsError::Busy,
         }
     }
 }
@@ -227,18 +234,21 @@ impl ConfigService {
             map.closed.sort_unstable();
         } else {
             map.closed.retain(|o| *o != ost);
-            self.leaving.borrow_mut().remove(&ost);
+            self.leaving.borrow_mut().retain(|(leaving, _)| *leaving != ost);
         }
         map.epoch += 1;
         true
     }
     /// It is looked whether a closed OST may leave, from now on.
-    pub(crate) fn begin_leaving(&self, ost: OstIndex) {
-        self.leaving.borrow_mut().insert(ost);
+    pub(crate) fn begin_leaving(&self, ost: OstIndex) -> Look {
+        let look = self.look.get() + 1;
+        self.look.set(look);
+        self.leaving.borrow_mut().insert((ost, look));
+        look
     }
     /// That look has ended; whether the OST was closed all the time.
-    pub(crate) fn end_leaving(&self, ost: OstIndex) -> bool {
-        self.leaving.borrow_mut().remove(&ost)
+    pub(crate) fn end_leaving(&self, ost: OstIndex, look: Look) -> bool {
+        self.leaving.borrow_mut().remove(&(ost, look))
     }
     /// Whether an OST could leave as far as the map goes.
     ///

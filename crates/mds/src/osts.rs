@@ -360,7 +360,7 @@ impl Mds {
         };
         if first && !types::planted!("removed-unconfirmed") {
             // What a server that was replaced does not know of is not to be removed.
-            self.store.engine().confirm().await?;
+            self.confirm_store().await?;
         }
         let body = port.call(Op::OstPrecreate, wire::encode(&request)).await?;
         let reply: PrecreateReply = wire::decode(&body).map_err(FsError::from)?;

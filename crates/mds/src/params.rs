@@ -28,6 +28,9 @@ fn at_once(done: Result<(), String>) -> Setting {
     Box::pin(std::future::ready(done))
 }
 
+/// Why an OST stays out of use that an administrator takes back.
+const AWAY: &str = "it was left out when the metadata server was started, for its store was not found or was not wanted ('stria status' says which): put that right, and start it again";
+
 impl Mds {
     /// Reads or sets parameters. A value that is refused is told in the reply's error; what was set before stays set.
     ///
@@ -166,7 +169,14 @@ impl Mds {
                 row(format!("{kind}.{name}.active"), of(ost, |p| u8::from(p.active).to_string())).settable(
                     move |m, text| {
                         let (m, active) = (m.clone(), switch(text));
-                        Box::pin(async move { m.set_ost_active(ost, active?).await.map_err(|e| e.to_string()) })
+                        Box::pin(async move {
+                            let active = active?;
+                            m.set_ost_active(ost, active).await.map_err(|e| e.to_string())?;
+                            match active && !m.map.is_active(ost) {
+                                true => Err(AWAY.into()),
+                                false => Ok(()),
+                            }
+                        })
                     },
                 )
             }));

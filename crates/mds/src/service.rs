@@ -3,7 +3,7 @@ use std::rc::Rc;
 
 use ptlrpc::{Export, ReplyRecord, Request, Service, SessionRecord};
 use rt::LocalFuture;
-use types::{ClientId, Duration, FsError, HandleId, OstIndex, Transno};
+use types::{ClientId, FsError, HandleId, OstIndex, Transno};
 use wire::connect::{Lasting, MapChangeRequest, OstFilesRequest, ParamsRequest, RegisterRequest};
 use wire::credential::CredentialsRequest;
 use wire::lock::{CancelRequest, ConvertRequest, EnqueueReply, EnqueueRequest};
@@ -380,9 +380,8 @@ impl Mds {
             Ok(()) => self.serve(caller, op, &request.body).await,
             Err(e) => Err(e),
         };
-        let engine = self.store.engine();
-        let sure = engine.is_sure() || types::planted!("answered-unconfirmed");
-        if !sure && engine.confirm().await.is_err() {
+        let sure = self.store.engine().is_sure() || types::planted!("answered-unconfirmed");
+        if !sure && self.confirm_store().await.is_err() {
             // Another server has the store and answers; the client asks it when the sessions of this one end.
             return std::future::pending().await;
         }
@@ -494,9 +493,6 @@ fn value(_: &Rc<Mds>, value: Vec<u8>) -> Result<BytesReply, FsError> {
     Ok(BytesReply { value: Bytes(value) })
 }
 
-/// How long clients stay with a server that does not know whether its store is its own: no longer than a standby takes to follow it.
-const UNSURE_MAX: Duration = Duration::from_secs(2);
-
 impl Service for Mds {
     fn target(&self) -> String {
         self.target.clone()
@@ -517,14 +513,7 @@ impl Service for Mds {
         self.boot
     }
     fn is_unsure(&self) -> bool {
-        if self.store.engine().is_sure() || types::planted!("unsure-and-kept") {
-            self.unsure_since.set(None);
-            return false;
-        }
-        let now = self.rt.now();
-        let since = self.unsure_since.get().unwrap_or(now);
-        self.unsure_since.set(Some(since));
-        now.since(since) >= UNSURE_MAX
+        self.is_unsure_of_store()
     }
     fn is_revoked(&self, credential: u64) -> bool {
         self.map.is_revoked(credential)

@@ -97,12 +97,12 @@ impl Shares {
         // An OST counts what it has given up until its store knows that: where the limit was lowered it does not get that back.
         let others: u64 = self.iter().filter(|(o, _)| *o != ost).map(|(_, s)| s.taken()).sum();
         let kept = told.share.min(limit.saturating_sub(others).max(told.used));
-        let need = told.used.saturating_add(wanted).saturating_sub(told.share);
+        let need = told.used.saturating_add(wanted).saturating_sub(kept);
         if need == 0 {
             return Given::Share(kept);
         }
         let taken: u64 = self.0.values().map(Share::taken).sum();
-        let free = limit.saturating_sub(taken);
+        let free = if kept < told.share { 0 } else { limit.saturating_sub(taken) };
         if free < need && !recalled {
             // Also those that had used it all: something may have been removed there since.
             let may_have = |(o, s): &(OstIndex, Share)| *o != ost && s.share != UNLIMITED && s.share > 0;
@@ -153,6 +153,17 @@ mod tests {
         }
         assert_eq!(s.on_ask(A, share(12, 40), 10, 13, true), Given::Share(12), "what is there stays");
         assert_eq!(s.on_ask(A, share(5, 40), 10, 45, true), Given::Share(40), "within the limit it does");
+    }
+
+    #[test]
+    fn what_an_ost_gives_up_and_still_says_does_not_keep_others_from_being_asked_for_what_they_do_not_use() {
+        let mut s = Shares::default();
+        s.heard(A, share(10, 30));
+        s.heard(B, share(0, 20));
+        assert_eq!(s.on_ask(A, share(10, 30), 5, 25, false), Given::Recall(vec![B]));
+        s.heard(B, share(0, 0));
+        assert_eq!(s.on_ask(A, share(10, 30), 5, 25, true), Given::Share(25));
+        assert_eq!(s.on_ask(A, share(10, UNLIMITED), 50, 25, true), Given::Share(25), "nor above the limit");
     }
 
     #[test]

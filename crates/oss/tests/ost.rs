@@ -135,6 +135,25 @@ fn what_an_earlier_metadata_server_asks_for_late_removes_no_object_of_the_next_o
 }
 
 #[test]
+fn a_request_for_objects_that_a_later_one_of_its_server_has_overtaken_removes_nothing() {
+    let n = node(1, 1 << 30, OstConfig::default());
+    let rt = n.world.rt();
+    n.world.run(async move {
+        let server = Client::new(rt.clone(), 1).await;
+        let ask = PrecreateRequest { seq: object(1).0.seq, last_used: 0, count: 8, orphans: true, epoch: 4 };
+        // It waits for the store's medium; its server's connection has broken meanwhile, and it has asked anew.
+        n.store.set_time_of_next_look(Duration::from_secs(3));
+        let ((tx, rx), import, again) = (rt::sync::oneshot(), server.import.clone(), ask.clone());
+        rt.spawn(async move { tx.send(import.ask::<_, PrecreateReply>(Op::OstPrecreate, &again).await) });
+        rt.sleep(Duration::from_secs(1)).await;
+        let made: PrecreateReply = server.import.ask(Op::OstPrecreate, &ask).await.unwrap();
+        server.write_to(object(made.first), &[(0, &[7; 100])], 0).await.unwrap();
+        assert_eq!(rx.await.unwrap().unwrap_err(), FsError::Stale);
+        assert_eq!(n.ost.store().attr(object(made.first)).await.unwrap().size, 100);
+    });
+}
+
+#[test]
 fn holes_are_found_and_reserved_space_reads_as_zeros() {
     let n = node(1, 1 << 30, OstConfig::default());
     let rt = n.world.rt();

@@ -253,31 +253,33 @@ impl Recovery {
             if self.state.expected.borrow().is_empty() {
                 return None;
             }
-            if self.state.aborted.get() {
-                let expected = self.state.expected.borrow();
-                let missing: Vec<_> = expected.iter().filter(|(_, seen)| seen.is_none()).map(|(c, _)| *c).collect();
-                if !missing.is_empty() {
-                    return Some(missing);
-                }
-            }
-            let (now, deadline) = (self.rt.now(), self.deadline.get());
-            let last = deadline + self.window * 9;
-            let waiting = self.state.waiting();
-            let awake = Some(self.rt.awake_since()).filter(|at| *at > self.begun);
-            let until = |client: &ClientId, at: &Option<Instant>| match (*at).max(awake) {
-                _ if waiting.contains(client) => last,
-                Some(at) => deadline.max(at + self.window / 2).min(last),
-                None => deadline,
-            };
-            let limits: Vec<(ClientId, Instant)> =
-                self.state.expected.borrow().iter().map(|(c, at)| (*c, until(c, at))).collect();
+            let (limits, now) = (self.limits(), self.rt.now());
             let late: Vec<ClientId> = limits.iter().filter(|(_, at)| *at <= now).map(|(c, _)| *c).collect();
             if !late.is_empty() {
                 return Some(late);
             }
-            let next = limits.iter().map(|(_, at)| *at).min().unwrap_or(last);
+            let next = limits.iter().map(|(_, at)| *at).min().unwrap_or(now);
             let _ = self.rt.timeout(next.since(now), changed).await;
         }
+    }
+    /// Whether a client is late at this moment.
+    pub(crate) fn is_late(&self, client: ClientId) -> bool {
+        let now = self.rt.now();
+        self.limits().iter().any(|(c, at)| *c == client && *at <= now)
+    }
+    /// When each client that is waited for is late.
+    fn limits(&self) -> Vec<(ClientId, Instant)> {
+        let deadline = self.deadline.get();
+        let last = deadline + self.window * 9;
+        let (waiting, aborted) = (self.state.waiting(), self.state.aborted.get());
+        let awake = Some(self.rt.awake_since()).filter(|at| *at > self.begun);
+        let until = |client: &ClientId, at: &Option<Instant>| match (*at).max(awake) {
+            _ if aborted && at.is_none() => self.begun,
+            _ if waiting.contains(client) => last,
+            Some(at) => deadline.max(at + self.window / 2).min(last),
+            None => deadline,
+        };
+        self.state.expected.borrow().iter().map(|(c, at)| (*c, until(c, at))).collect()
     }
     /// Nobody could come back for so long: the window goes on behind that, for half of it at least.
     pub(crate) fn postpone(&self, by: Duration) {

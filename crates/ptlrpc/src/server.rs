@@ -375,7 +375,7 @@ impl Server {
             }
             for client in target.gone(|e| target.recovery.expects(e.client())) {
                 tracing::info!(target = target.service.target(), %client, "its process has ended: not waited for");
-                evict(&target, client).await;
+                self.evict_in_recovery(&target, client).await;
             }
             let missing =
                 target.recovery.all_missing().filter(|all| all.iter().all(|c| target.service.can_be_done_without(*c)));
@@ -393,12 +393,26 @@ impl Server {
             let Some(late) = late else { break };
             let why = target.recovery.why_late();
             for client in late {
-                tracing::warn!(target = target.service.target(), %client, "{why}: evicted");
-                evict(&target, client).await;
+                // It may have come back, or been refused, while others' sessions were ended.
+                if target.recovery.is_late(client) {
+                    tracing::warn!(target = target.service.target(), %client, "{why}: evicted");
+                    self.evict_in_recovery(&target, client).await;
+                }
             }
         }
         target.service.recovered();
         target.recovery.open();
+    }
+
+    /// Ends the session of a client that is not waited for any more. That takes as long as the store does: while the server is unsure of it
+    /// nobody else can come back.
+    async fn evict_in_recovery(&self, target: &Rc<Target>, client: ClientId) {
+        let mut evicted = std::pin::pin!(evict(target, client));
+        while self.rt.timeout(LOOK_EVERY, evicted.as_mut()).await.is_none() {
+            if target.service.is_unsure() {
+                target.recovery.postpone(LOOK_EVERY);
+            }
+        }
     }
 
     async fn watch_clients(&self, target: Rc<Target>) {
@@ -413,20 +427,23 @@ impl Server {
                 tracing::info!(target = target.service.target(), %client, "its process has ended: evicted");
                 evict(&target, client).await;
             }
-            // What they said while this server stood still may wait to be read, or they have to connect again.
-            let (now, awake) = (self.rt.now(), self.rt.awake_since());
-            let silent: Vec<ClientId> = target
-                .exports
-                .borrow()
-                .values()
-                .filter(|e| now.since(e.last_heard().max(awake)) > limit)
-                .map(|e| e.client())
-                .collect();
-            for client in silent {
+            // One after the other: the end of a session takes as long as the store does, and others may be heard meanwhile.
+            while let Some(client) = self.next_silent(&target) {
                 tracing::warn!(target = target.service.target(), %client, "silent for {limit:?}: evicted");
                 evict(&target, client).await;
             }
         }
+    }
+
+    /// A client that was not heard of for too long, while it could be.
+    fn next_silent(&self, target: &Target) -> Option<ClientId> {
+        if target.service.is_unsure() {
+            return None;
+        }
+        // What they said while this server stood still may wait to be read, or they have to connect again.
+        let (now, awake) = (self.rt.now(), self.rt.awake_since());
+        let is_silent = |e: &&Rc<Export>| now.since(e.last_heard().max(awake)) > self.config.client_timeout;
+        target.exports.borrow().values().find(is_silent).map(|e| e.client())
     }
 
     /// Connections that ended before their session began.

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use rt::LocalFuture;
-use rt::sync::yield_now;
+use rt::sync::{Event, yield_now};
 
 use super::{Answer, KvBatch, KvError, KvLimits, KvSnapshot, MetaKv, Pairs};
 
@@ -31,6 +31,15 @@ pub struct MemoryKv {
     fail: Cell<Option<(u64, FailPoint)>>,
     latched: Cell<bool>,
     slow_reads: Cell<bool>,
+    lease: Rc<Lease>,
+}
+
+/// What it says when it is asked whether it is still its server's.
+#[derive(Default)]
+struct Lease {
+    is_over: Cell<bool>,
+    is_silent: Cell<bool>,
+    answers: Event,
 }
 
 impl MemoryKv {
@@ -46,6 +55,12 @@ impl MemoryKv {
     /// Every read answers `Later`, as an engine on another machine would.
     pub fn set_slow_reads(&self, on: bool) {
         self.slow_reads.set(on);
+    }
+    /// From now on it is sure to be its server's by itself, or only when it is asked, and answers that or does not.
+    pub fn set_sure(&self, by_itself: bool, when_asked: bool) {
+        self.lease.is_over.set(!by_itself);
+        self.lease.is_silent.set(!when_asked);
+        self.lease.answers.notify();
     }
     /// Commits done.
     #[must_use]
@@ -113,6 +128,19 @@ impl MetaKv for MemoryKv {
     fn commit(&self, batch: Arc<KvBatch>) -> LocalFuture<Result<(), KvError>> {
         let result = self.commit_now(&batch);
         Box::pin(async move { result })
+    }
+    fn is_sure(&self) -> bool {
+        !self.lease.is_over.get()
+    }
+    fn confirm(&self) -> LocalFuture<Result<(), KvError>> {
+        let lease = self.lease.clone();
+        Box::pin(async move {
+            while lease.is_silent.get() {
+                let answers = lease.answers.wait();
+                answers.await;
+            }
+            Ok(())
+        })
     }
     fn space(&self) -> (u64, u64) {
         (1 << 40, 1 << 40)

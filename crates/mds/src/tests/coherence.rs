@@ -8,6 +8,7 @@ use wire::mdt::*;
 use wire::{Encode, Op};
 
 use super::harness::{Fs, user};
+use crate::kv::MetaKv;
 use crate::mds::Caller;
 
 const ROOT: Fid = Fid::ROOT;
@@ -107,6 +108,58 @@ fn a_part_of_a_lock_that_is_kept_is_waited_for_like_all_of_it_when_what_it_cover
     assert!(waiting.borrow().is_none(), "the name may still be believed");
     cancel(&a, &[lock.handle]);
     assert_eq!(*waiting.borrow(), Some(Ok(())));
+}
+
+/// Other clients hold a lock on a file that client 9 wants to change; what becomes of that.
+fn changed_under(fs: &Fs, holders: &[u64]) -> Rc<RefCell<Option<Result<(), FsError>>>> {
+    let f = fs.create(ROOT, "f").unwrap();
+    for holder in holders {
+        assert!(look(&fs.of(*holder), ROOT, "f", 1).lock.is_some());
+    }
+    let chmod = SetattrRequest { cred: user(0), fid: f, valid: SetBits::MODE, mode: 0o600, ..Default::default() };
+    start(&fs.of(9), Op::MdtSetattr, &chmod)
+}
+
+#[test]
+fn nobody_is_late_with_a_lock_while_the_server_is_unsure_of_its_store_and_hears_no_answers() {
+    let fs = Fs::new();
+    let done = changed_under(&fs, &[1]);
+    fs.kv.set_sure(false, false);
+    fs.pass(100);
+    assert!(done.borrow().is_none());
+    fs.kv.set_sure(true, true);
+    fs.pass(25);
+    assert!(done.borrow().is_none(), "it has its time from now on");
+    fs.pass(10);
+    assert_eq!(*done.borrow(), Some(Ok(())));
+}
+
+#[test]
+fn nobody_is_late_with_a_lock_for_what_the_end_of_anothers_session_takes_without_the_store() {
+    let fs = Fs::new();
+    let (evicted, kv, rt, mds) = (Rc::<RefCell<Vec<u64>>>::default(), fs.kv.clone(), fs.world.rt(), fs.mds.clone());
+    let seen = evicted.clone();
+    fs.mds.set_evictor(Rc::new(move |client| {
+        let (seen, kv, rt, mds) = (seen.clone(), kv.clone(), rt.clone(), mds.clone());
+        Box::pin(async move {
+            seen.borrow_mut().push(client.0);
+            mds.drop_locks(client);
+            while !kv.is_sure() {
+                rt.sleep(types::Duration::from_secs(1)).await;
+            }
+        })
+    }));
+    let done = changed_under(&fs, &[1, 3]);
+    fs.pass(29);
+    fs.kv.set_sure(false, false);
+    fs.pass(100);
+    assert_eq!(*evicted.borrow(), [1]);
+    fs.kv.set_sure(true, true);
+    fs.pass(25);
+    assert_eq!(*evicted.borrow(), [1]);
+    fs.pass(10);
+    assert_eq!(*evicted.borrow(), [1, 3]);
+    assert_eq!(*done.borrow(), Some(Ok(())));
 }
 
 #[test]

@@ -253,10 +253,37 @@ fn an_ost_that_is_opened_while_its_files_are_looked_for_stays() {
 }
 
 #[test]
+fn an_ost_that_is_opened_amid_its_removal_stays_for_that_one_although_another_removal_begins() {
+    let fs = Fs::new();
+    change(&fs, 1, MapChange::Close, "", &[1]).unwrap();
+    let ask = |id, what| MapChangeRequest { id, what, osts: vec![OstIndex(1)], ..MapChangeRequest::default() };
+    let all = [ask(2, MapChange::RemoveOst), ask(3, MapChange::Open), ask(4, MapChange::RemoveOst)];
+    let answers = at_once(&fs, Op::MapChange, &all.map(|q| wire::encode(&q)));
+    let told: Vec<i32> = answers.iter().map(|r| i32::from(r.errno)).collect();
+    assert_eq!(told, [FsError::Busy.errno(), 0, 0], "the last one has looked at everything since");
+    assert!(!fs.mds.map.has_ost(OstIndex(1)));
+}
+
+#[test]
 fn a_removal_that_is_asked_for_twice_at_the_same_time_is_answered_alike() {
     let fs = Fs::new();
     let (what, osts) = (MapChange::RemoveOst, vec![OstIndex(1)]);
     let q = wire::encode(&MapChangeRequest { id: 5, what, osts, ..MapChangeRequest::default() });
     let answers = at_once(&fs, Op::MapChange, &[q.clone(), q]);
     assert!(answers.iter().all(|r| r.errno == 0), "{answers:?}");
+}
+
+#[test]
+fn the_last_ost_that_takes_files_is_not_closed() {
+    let fs = Fs::new();
+    let osts: Vec<u16> = fs.mds.map.map().osts.iter().map(|e| e.ost.0).collect();
+    let (last, others) = osts.split_last().unwrap();
+    for (id, ost) in (1..).zip(others) {
+        change(&fs, id, MapChange::Close, "", &[*ost]).unwrap();
+    }
+    let (errno, why) = change(&fs, 100, MapChange::Close, "", &[*last]).unwrap_err();
+    assert!(errno == FsError::Busy.errno() && why.contains(&format!("OST {last} is the last one")), "{why}");
+    change(&fs, 101, MapChange::Close, "", &[others[0]]).unwrap();
+    change(&fs, 102, MapChange::Open, "", &[others[0]]).unwrap();
+    change(&fs, 103, MapChange::Close, "", &[*last]).unwrap();
 }

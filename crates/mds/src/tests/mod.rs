@@ -15,4 +15,5 @@ mod permissions;
 mod quota;
 mod readdir;
 mod repair;
+mod sure;
 mod twice;

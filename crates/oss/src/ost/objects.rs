@@ -1,7 +1,7 @@
 //! Requests about whole objects and the whole target: attributes, sync, space, pre-creation, destruction, seek.
 use ptlrpc::Request;
 use trace::{Came, Record};
-use types::{ClientId, Fid, FsError, ObjectId, Transno};
+use types::{ClientId, Fid, FsError, ObjectId, Transno, Xid};
 use wire::Op;
 use wire::ost::{
     AttrReply, DestroyRequest, PrecreateReply, PrecreateRequest, SeekKind, SeekReply, SeekRequest, SetattrRequest,
@@ -104,21 +104,25 @@ impl Ost {
 
     pub(super) async fn precreate(&self, request: Request) {
         let reply = match request.decode::<PrecreateRequest>() {
-            Ok(ask) => self.do_precreate(request.client(), &ask).await,
+            Ok(ask) => self.do_precreate((request.client(), request.header.xid), &ask).await,
             Err(e) => Err(e),
         };
         answer(request, &reply);
     }
 
-    async fn do_precreate(&self, client: ClientId, ask: &PrecreateRequest) -> Result<PrecreateReply, FsError> {
+    async fn do_precreate(
+        &self,
+        (client, xid): (ClientId, Xid),
+        ask: &PrecreateRequest,
+    ) -> Result<PrecreateReply, FsError> {
         if ask.count > OBJECTS_MAX {
             return Err(FsError::TooBig);
         }
         if ask.seq != ObjectId::seq_of(self.identity.ost) {
             return Err(FsError::Invalid);
         }
-        if !self.creators.admits(client, ask.epoch) {
-            if self.creators.is_news(client) {
+        if !self.creators.admits(client, ask.epoch, xid) {
+            if self.creators.latest() != Some(client) && self.creators.is_news(client) {
                 let (target, epoch) = (self.identity.target(), ask.epoch);
                 tracing::warn!(target, %client, epoch, "a metadata server that was replaced asks for objects: refused");
             }

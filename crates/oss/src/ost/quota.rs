@@ -109,6 +109,8 @@ impl Quotas {
     fn begins(&self, who: Charged, before: u64, now: Option<u64>) -> u64 {
         let mut unkept = self.unkept.borrow_mut();
         let u = unkept.entry(who).or_default();
+        // Who has no limit all the same is not remembered: it is asked for again.
+        let before = if before == UNLIMITED { 0 } else { before };
         u.largest = u.largest.max(before).max(now.unwrap_or(0));
         u.writes += 1;
         u.writes
@@ -299,6 +301,8 @@ impl Ost {
     /// The store remembers a share as it is when its turn comes, in the background: if a larger one is lost, it is asked for again.
     fn keep_share(&self, who: Charged, before: u64) {
         let Some(me) = self.me.upgrade() else { return };
+        // Also before its turn has come.
+        self.quotas.begins(who, before, None);
         self.rt.spawn(async move {
             let share = me.quotas.limited.borrow().get(&who).map(|l| l.share);
             if let Err(e) = me.keep_shares(vec![(who, before, share)]).await {
@@ -309,11 +313,7 @@ impl Ost {
 
     /// The store remembers shares: of each what it was before, and what it is; `None`: not limited.
     async fn keep_shares(&self, mut shares: Vec<(Charged, u64, Option<u64>)>) -> Result<(), FsError> {
-        // Who has no limit all the same is not remembered: it is asked for again.
-        for (_, before, now) in &mut shares {
-            *before = if *before == UNLIMITED { 0 } else { *before };
-            *now = now.filter(|share| *share != UNLIMITED);
-        }
+        shares.iter_mut().for_each(|(_, _, now)| *now = now.filter(|share| *share != UNLIMITED));
         let begins = |(who, before, now): &(Charged, u64, Option<u64>)| (*who, self.quotas.begins(*who, *before, *now));
         let begun: Vec<_> = shares.iter().map(begins).collect();
         self.store.set_shares(shares.into_iter().map(|(who, _, now)| (who, now)).collect()).await?;
@@ -441,5 +441,32 @@ impl Drop for Asking<'_> {
         if let Some(asking) = asking {
             asking.notify();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use simworld::TestWorld;
+    use types::OstIndex;
+    use wire::quota::QuotaKind;
+
+    use super::*;
+    use crate::OstConfig;
+    use crate::store::{MemoryStore, StoreIdentity};
+
+    #[test]
+    fn a_share_that_an_answer_takes_away_counts_from_that_moment_until_the_store_knows_of_it() {
+        let world = TestWorld::new(1, 24 * MIB);
+        let rt = world.rt();
+        let identity = StoreIdentity { cluster: 7, fsname: "stria".into(), ost: OstIndex(0), uuid: 9 };
+        let store = MemoryStore::new(&rt, identity, 1 << 30);
+        let ost = Ost::new(rt, store, OstConfig::default(), None).unwrap();
+        let who = (QuotaKind::User, 5);
+        let now = Limited { share: 10 * MIB, version: 1, ..Limited::default() };
+        ost.quotas.limited.borrow_mut().insert(who, now);
+        ost.keep_share(who, 20 * MIB);
+        assert_eq!(ost.usage_of(who).share, 20 * MIB, "a question that came before the store was told");
+        world.settle();
+        assert_eq!(ost.usage_of(who).share, 10 * MIB);
     }
 }

@@ -63,6 +63,7 @@ pub struct MemoryStore {
     closed: Cell<bool>,
     rt: Rt,
     shares_take: Cell<Duration>,
+    look_takes: Cell<Option<Duration>>,
 }
 
 impl MemoryStore {
@@ -79,12 +80,18 @@ impl MemoryStore {
             closed: Cell::new(false),
             rt: rt.clone(),
             shares_take: Cell::new(Duration::ZERO),
+            look_takes: Cell::new(None),
         })
     }
 
     /// How long it takes from now on until a share is remembered: 0 at first.
     pub fn set_time_of_shares(&self, time: Duration) {
         self.shares_take.set(time);
+    }
+
+    /// How long the next look takes whether it is another server's; it never is.
+    pub fn set_time_of_next_look(&self, time: Duration) {
+        self.look_takes.set(Some(time));
     }
 
     fn check(&self) -> StoreResult<()> {
@@ -315,7 +322,7 @@ impl ObjectStore for MemoryStore {
         ready(Ok(o.blocks.iter().filter_map(bad).collect()))
     }
     fn fence(&self) -> Option<&dyn Fenced> {
-        None
+        Some(self)
     }
     fn failure(&self) -> Option<FsError> {
         self.check().err()
@@ -324,4 +331,21 @@ impl ObjectStore for MemoryStore {
         self.closed.set(true);
         ready(Ok(()))
     }
+}
+
+impl Fenced for MemoryStore {
+    fn still_ours(&self) -> LocalFuture<StoreResult<()>> {
+        let (rt, takes) = (self.rt.clone(), self.look_takes.take().unwrap_or_default());
+        Box::pin(async move {
+            rt.sleep(takes).await;
+            Ok(())
+        })
+    }
+    fn is_surely_ours(&self) -> bool {
+        self.look_takes.get().is_none()
+    }
+    fn is_replaced(&self) -> bool {
+        false
+    }
+    fn on_replaced(&self, _: Box<dyn Fn()>) {}
 }
