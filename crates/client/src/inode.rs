@@ -447,10 +447,14 @@ impl Inode {
         self.errors.set((n + 1, Some(error)));
         self.error_is_told.set(false);
     }
-    /// Where a new open stands in the file's error history: in front of the last error, if nobody was told of it. Whoever closed the
-    /// file before it was written out cannot be told any more.
+    /// The position in the file's error history.
     pub(crate) fn error_mark(&self) -> u64 {
-        let n = self.errors.get().0;
+        self.errors.get().0
+    }
+    /// The position for the fsyncs of a new open: in front of the last error, if nobody was told of it. Whoever closed the file before it
+    /// was written out cannot be told any more.
+    pub(crate) fn untold_mark(&self) -> u64 {
+        let n = self.error_mark();
         let untold = n > 0 && !self.error_is_told.get() && !types::planted!("untold-forgotten");
         n - u64::from(untold)
     }

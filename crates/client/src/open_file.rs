@@ -27,7 +27,10 @@ pub struct OpenFile {
     pub(crate) transno: Cell<Transno>,
     /// Written through this or another open since this one began.
     pub(crate) dirty: Cell<bool>,
+    /// Up to where in the file's error history this open was told.
     pub(crate) error_mark: Cell<u64>,
+    /// Where that history ended when it began: a close tells of what came since, an fsync of what nobody was told before, too.
+    pub(crate) opened_at: u64,
     /// How it is read.
     pub(crate) stream: Rc<Stream>,
     /// Owners that set fcntl locks through this open and did not close it since.
@@ -112,7 +115,10 @@ impl OpenFile {
     /// # Errors
     /// The first write-back failure since this open last reported one.
     pub fn flush_errors(&self) -> Result<(), FsError> {
-        self.inode.error_since(&self.error_mark)
+        match self.inode.error_mark() == self.opened_at {
+            true => Ok(()),
+            false => self.inode.error_since(&self.error_mark),
+        }
     }
     /// From now on, while this is open, locks of the file are taken no wider than what is read or written; or, with `false`, as wide as
     /// the OSTs give them.

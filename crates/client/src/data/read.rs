@@ -164,11 +164,14 @@ impl Data {
     ) -> Result<u64, FsError> {
         let inode = &file.inode;
         for _ in 0..SETTLE_MAX {
-            let before = parts.iter().any(Part::is_short).then(|| self.known_now(s));
-            // The lock of the last piece vouches for its object as far as the read goes; of other objects' ends nothing is sure.
-            let reaches = last.is_some_and(|p| s.objects[usize::from(p.stripe.0)].size() >= p.object.end);
+            // The lock of the last piece vouches for its object as far as the read goes, and that for the file, as long as it is not
+            // cut; of other objects' ends nothing is sure.
+            let last = last.map(|p| (&s.objects[usize::from(p.stripe.0)], p.object.end));
+            let reaching = last.filter(|(object, end)| object.size() >= *end).map(|(object, _)| object);
+            let vouch = reaching.map_or(&s.objects[..], std::slice::from_ref);
+            let before = parts.iter().any(Part::is_short).then(|| self.known_now(vouch));
             let size = match kernel {
-                _ if reaches => extent.end,
+                _ if reaching.is_some() => extent.end,
                 // A revocation may wait for what a kernel reads.
                 Some(_) => self.file_size_unlocked(inode).await?.size,
                 None => self.file_size(inode).await?.size,
@@ -182,7 +185,7 @@ impl Data {
                 is_short |= part.zeros_from < size;
             }
             let is_sure = match before.filter(|_| is_short) {
-                Some(before) => self.only_grew_since(inode, s, before).await?,
+                Some(before) => self.only_grew_since(inode, vouch, before).await?,
                 None => true,
             };
             if is_sure {
@@ -417,7 +420,7 @@ impl Data {
         extent: Extent,
     ) -> Result<Bulk, FsError> {
         for round in 1.. {
-            let before = self.known_now(s);
+            let before = self.known_now(&s.objects);
             let size = self.file_size(inode).await?.size;
             let extent = Extent::new(extent.start.min(size), extent.end.min(size));
             let mut parts = Parts::new();
@@ -427,7 +430,10 @@ impl Data {
             let end = first_zeros(&parts);
             let mut bulk = Bulk::new();
             parts.into_iter().for_each(|part| bulk.append(part.bytes));
-            if end >= extent.end || types::planted!("cut-over-zeros") || self.only_grew_since(inode, s, before).await? {
+            if end >= extent.end
+                || types::planted!("cut-over-zeros")
+                || self.only_grew_since(inode, &s.objects, before).await?
+            {
                 return Ok(bulk);
             }
             // Where an object ends may have been the file's end for a moment.

@@ -107,15 +107,15 @@ impl Data {
         Before { cuts_here: object.cuts_here(), lock: osc.lock_of_end(object), mark }
     }
 
-    /// What is known of a file's objects now, for [`Data::only_grew_since`].
-    pub(super) fn known_now(&self, s: &Striping) -> Vec<Before> {
-        s.objects.iter().map(|o| self.known_before(o)).collect()
+    /// What is known of objects of a file now, for [`Data::only_grew_since`].
+    pub(super) fn known_now(&self, objects: &[Rc<Object>]) -> Vec<Before> {
+        objects.iter().map(|o| self.known_before(o)).collect()
     }
 
-    /// The lengths of a file's objects, each as it was at a moment since the call, and whether it may have become shorter since `before`.
-    async fn sizes_since(&self, s: &Striping, before: Vec<Before>) -> Result<Vec<(Told, bool)>, FsError> {
-        let glimpses: Vec<_> = s.objects.iter().map(|o| self.glimpse(o)).collect();
-        let told = rt::sync::join_all(glimpses).await.into_iter().zip(before).zip(&s.objects);
+    /// The lengths of objects, each as it was at a moment since the call, and whether it may have become shorter since `before`.
+    async fn sizes_since(&self, objects: &[Rc<Object>], before: Vec<Before>) -> Result<Vec<(Told, bool)>, FsError> {
+        let glimpses: Vec<_> = objects.iter().map(|o| self.glimpse(o)).collect();
+        let told = rt::sync::join_all(glimpses).await.into_iter().zip(before).zip(objects);
         told.map(|((told, before), object)| {
             let told = told?;
             let shorter = before.cuts_here != object.cuts_here() || !before.only_grew_until(&told);
@@ -124,23 +124,23 @@ impl Data {
         .collect()
     }
 
-    /// Whether no object of the file became shorter since `before`, as far as is known.
+    /// Whether none of these objects of a file became shorter since `before`, as far as is known.
     pub(super) async fn only_grew_since(
         &self,
         inode: &Inode,
-        s: &Striping,
+        objects: &[Rc<Object>],
         before: Vec<Before>,
     ) -> Result<bool, FsError> {
         if inode.is_ours_alone() {
-            return Ok(before.iter().zip(&s.objects).all(|(before, object)| before.cuts_here == object.cuts_here()));
+            return Ok(before.iter().zip(objects).all(|(before, object)| before.cuts_here == object.cuts_here()));
         }
-        Ok(self.sizes_since(s, before).await?.iter().all(|(_, shorter)| !shorter))
+        Ok(self.sizes_since(objects, before).await?.iter().all(|(_, shorter)| !shorter))
     }
 
     /// The lengths of a file's objects, each as it was at a moment since the call; `None` when they may be of different states of
     /// the file, because one became shorter meanwhile, as far as is known.
     async fn sizes_at_once(&self, s: &Striping) -> Result<Option<u64>, FsError> {
-        let sizes = self.sizes_since(s, self.known_now(s)).await?;
+        let sizes = self.sizes_since(&s.objects, self.known_now(&s.objects)).await?;
         let is_one = |told: &Told| s.objects.len() < 2 && told.mark != Some(CUT_AMID);
         let at_once = sizes.iter().all(|(told, shorter)| !shorter || is_one(told));
         Ok((at_once || types::planted!("sizes-torn")).then(|| size_of(s, sizes.iter().map(|(told, _)| told.size))))
