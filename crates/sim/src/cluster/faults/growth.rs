@@ -355,10 +355,17 @@ impl Faults {
             if self.context.failed() || cluster.config.is_small() || self.context.is_some_disk_full() {
                 return;
             }
-            let made = self.context.on(0, "growth: create on an OST", async move |c| make_on(c, ost).await).await;
-            let outcome = match made {
-                Some(Err(e)) => Err(e.to_string()),
-                Some(Ok(())) | None => Ok(()),
+            let mut rounds = 0;
+            let outcome = loop {
+                let made = self.context.on(0, "growth: create on an OST", async move |c| make_on(c, ost).await).await;
+                match made {
+                    // One whose store is well again waits for its clients first, and gives out no objects meanwhile.
+                    Some(Err(FsError::NoTarget)) if rounds < KNOWN_WITHIN_S * 2 => {}
+                    Some(Err(e)) => break Err(e.to_string()),
+                    Some(Ok(())) | None => break Ok(()),
+                }
+                self.sleep(0.5).await;
+                rounds += 1;
             };
             self.context.expect(&format!("a file on OST {ost}"), outcome);
         }
