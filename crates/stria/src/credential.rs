@@ -110,9 +110,12 @@ fn asked(a: &CredentialIssue) -> Result<Credential, Failure> {
         Some(Squashed::All) => CredentialFlags::SQUASH_ALL,
     };
     let read_only = if a.read_only { CredentialFlags::READ_ONLY } else { 0 };
-    let mut path = a.subtree.as_deref().unwrap_or_default().trim_matches('/');
-    if path == "." {
-        path = "";
+    let path = a.subtree.as_deref().unwrap_or_default().trim_matches('/');
+    // An empty one, of a script's variable that is not set, must not become a credential for everything.
+    if let Some(text) = a.subtree.as_deref().filter(|_| path.is_empty() || path == ".") {
+        return Err(Failure::usage(format!(
+            "--subtree '{text}' is the whole file system: name a directory of it, like projects/a, or leave --subtree out"
+        )));
     }
     let mut id = [0; 8];
     getrandom(&mut id)?;

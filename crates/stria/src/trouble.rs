@@ -135,7 +135,7 @@ pub fn of_server(target: &Value, place: &Place<'_>) -> Option<Trouble> {
         return Some(Trouble::new(
             format!("{name} is deactivated"),
             format!(
-                "'stria set_param osc.*OST{:04x}*.active=1' takes it back; its files answer EIO until then",
+                "its files answer EIO until 'stria set_param osc.*OST{:04x}*.active=1' takes it back; one whose store was not found comes back with its store and the next start of the metadata server",
                 place.ost.unwrap_or_default()
             ),
         ));

@@ -167,6 +167,8 @@ fn what_cannot_be_issued_taken_back_or_mounted_is_refused_by_what_it_is() {
     for (more, says) in [
         (vec!["a b"], "no name of a credential"),
         (vec!["client.key"], "no name of a credential"),
+        (vec!["x", "--subtree", ""], "--subtree '' is the whole file system"),
+        (vec!["x", "--subtree", "/"], "--subtree '/' is the whole file system"),
         (vec!["x", "--subtree", "/nowhere"], "subtree '/nowhere': there is no such directory"),
         (vec!["x", "--subtree", "file"], "subtree '/file': it is no directory"),
         (vec!["x", "--uid", "0:1000:10,5:3000:10"], "'0:1000:10' and '5:3000:10' overlap"),

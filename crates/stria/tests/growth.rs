@@ -344,3 +344,26 @@ fn machines_with_servers_of_their_own_add_osts_and_let_removed_ones_go() {
     drop(server);
     c.mounts.iter_mut().for_each(|(_, mount)| mount.kill());
 }
+
+#[test]
+fn a_description_of_before_an_ost_was_added_is_refused_and_says_which_one_is_missing() {
+    if !can_mount() {
+        return;
+    }
+    let mut up = Up::new();
+    up.start(&["--osts", "1", "--set", SIZE]);
+    let dir = up.cluster();
+    let description = Path::new(&dir).join("cluster.toml");
+    let old = fs::read(&description).unwrap();
+    good(&["ost", "add", "--dir", &dir]);
+    file_on(&up.at("there"), 1, b"one");
+    up.stop();
+    let new = fs::read(&description).unwrap();
+    fs::write(&description, old).unwrap();
+    let (code, said) = up.start_refused(&[]);
+    assert!(code == libc::EINVAL && said.contains("OST 1 of this cluster") && said.contains("cluster.toml"), "{said}");
+    fs::write(&description, new).unwrap();
+    up.start(&[]);
+    assert_eq!(fs::read(up.at("there")).unwrap(), b"one");
+    up.stop();
+}

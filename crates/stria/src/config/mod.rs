@@ -156,6 +156,9 @@ impl Config {
                 DeValue::Table(inner) => {
                     let known = rows().any(|r| r.key.strip_prefix(&*key).is_some_and(|rest| rest.starts_with('.')));
                     if !known {
+                        if let Some(row) = rows().find(|r| r.key == key) {
+                            return Err(at(format!("{key} takes one value, like {:?}, and no table", row.default)));
+                        }
                         return Err(at(unknown(&key).into()));
                     }
                     self.take(text, &key, inner)?;

@@ -339,7 +339,7 @@ impl ClusterDir {
 
     /// One more than the highest OST directory.
     #[must_use]
-    fn osts_present(&self) -> u16 {
+    pub(super) fn osts_present(&self) -> u16 {
         let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
         let index = |e: fs::DirEntry| e.file_name().to_str()?.strip_prefix("ost")?.parse::<u16>().ok();
         entries.filter_map(index).max().map_or(0, |i| i + 1)

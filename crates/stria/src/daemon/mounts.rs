@@ -25,7 +25,7 @@ use crate::failure::{Failure, Outcome};
 use crate::metrics::{Endpoint, Servers};
 
 /// How long programs may keep files open in a mount that was detached, before it is ended by force.
-const LINGER: Duration = Duration::from_secs(5);
+pub(super) const LINGER: Duration = Duration::from_secs(5);
 
 /// How long the daemon of an earlier mount may keep the name of the control socket.
 const NAME_WAIT: Duration = Duration::from_secs(10);

@@ -179,7 +179,7 @@ pub fn mds(arguments: &cli::Mds) -> Outcome {
 }
 
 /// Whoever runs it starts it anew, as systemd does with `Restart=on-failure`.
-fn replaced(why: &str) -> Failure {
+pub(super) fn replaced(why: &str) -> Failure {
     let text = format!("{why}: this server ends; 'stria mds --standby' waits for its turn");
     Failure::with_errno(text, libc::ESTALE)
 }

@@ -274,6 +274,9 @@ impl ClusterDir {
             self.check_mdt()?;
             self.check_engine(config)?;
         }
+        if on_disk(config) {
+            self.check_unlisted(rt).await?;
+        }
         let mut osts = Osts::default();
         for i in self.ost_indices() {
             if without.contains(&i) {
@@ -286,6 +289,25 @@ impl ClusterDir {
             }
         }
         Ok(osts)
+    }
+
+    /// Refuses stores of the cluster that its description does not name, as one of before they were added does: files there would be
+    /// waited for.
+    async fn check_unlisted(&self, rt: &Rt) -> Outcome {
+        for index in self.index_end()..self.osts_present() {
+            let dir = self.ost(index);
+            let Ok((found, _)) = store_file::identity(rt, &dir).await else { continue };
+            if (found.cluster, found.ost) == (self.cluster, OstIndex(index)) {
+                let why = format!(
+                    "{} is the store of OST {index} of this cluster, and {} does not name it (a copy of before the OST was added?): put the right one back, or write 'ost{index} = \"{:016x}\"' below its [stores]",
+                    dir.display(),
+                    self.path().join("cluster.toml").display(),
+                    found.uuid
+                );
+                return Err(Failure::with_errno(why, libc::EINVAL));
+            }
+        }
+        Ok(())
     }
 
     /// Refuses a directory without the metadata store that belongs there. Whether what is there is the right one is

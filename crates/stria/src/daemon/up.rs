@@ -1,24 +1,26 @@
 //! `stria up`: a whole cluster and its mounts, on one thread or as processes.
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use cluster::{MdsRole, MountSpec, OssNode, OssPlace};
 use mds::{MemoryKv, MetaKv};
 use ptlrpc::ClusterKey;
+use rt::sync::race;
 use rt::{Nid, Rt};
 
 use super::announce;
 use super::children::{Children, Down, Host};
 use super::dir::{ClusterDir, NEW_OSTS};
-use super::mounts::{Growth, Mounts, check, patience};
-use super::servers::{on_shard, prepare, serve};
+use super::mounts::{Growth, LINGER, Mounts, check, patience};
+use super::servers::{on_shard, prepare, replaced, serve};
 use super::stores::Osts;
 use super::{growth, keys, private, settings};
 use crate::cli;
 use crate::config::Config;
-use crate::control::{Events, block_signals};
+use crate::control::{Event, Events, block_signals};
 use crate::failure::{Failure, Outcome};
 use crate::metrics::{Endpoint, Servers, address_of};
 
@@ -96,7 +98,12 @@ impl Run<'_> {
             dir.note_running("up", None)?;
             dir.note_metrics("up", self.metrics.as_ref())?;
             let here = Servers { mds: Some(&mds), oss: Some(&oss) };
-            let outcome = self.serve_mounts(&rt, &dir, &osts, &mds.nid, &key, (here, Down::default(), growth)).await;
+            let mut serving =
+                pin!(self.serve_mounts(&rt, &dir, &osts, &mds.nid, &key, (here, Down::default(), growth)));
+            let outcome = match race(serving.as_mut(), mds.replaced()).await {
+                Ok(outcome) => outcome,
+                Err(why) => self.end_mounts(&rt, serving).await.and(Err(replaced(&why))),
+            };
             // The metadata server first: it is a client of the OSTs, and says goodbye to them.
             let stopped = mds.stop().await;
             let closed = oss.close().await;
@@ -106,6 +113,16 @@ impl Run<'_> {
                 .and(closed.map_err(|e| store("object store", e)))
                 .and(stopped.map_err(|e| store("metadata store", e)))
         })
+    }
+
+    /// Unmounts everything, as a signal does, and as the signals do that follow where something does not end.
+    async fn end_mounts(&self, rt: &Rt, serving: Pin<&mut impl Future<Output = Outcome>>) -> Outcome {
+        let again = async {
+            while self.events.sender().send(Event::Signal(libc::SIGTERM)).is_ok() {
+                rt.sleep(LINGER).await;
+            }
+        };
+        race(serving, again).await.unwrap_or(Ok(()))
     }
 
     /// Which OSTs are there. Without any there is nothing to start.
@@ -196,6 +213,13 @@ impl Run<'_> {
     fn in_processes(self) -> Outcome {
         if self.config.store_kind == "memory" {
             return Err(Failure::usage("store.kind = memory lives in one process: leave --processes away"));
+        }
+        if let Ok(Nid::Tcp(addr)) = Nid::parse(&self.config.listen)
+            && addr.port() != 0
+        {
+            return Err(Failure::usage(format!(
+                "net.listen = {addr}: with --processes every server needs a port of its own: write port 0, or start the servers by themselves ('stria mds', 'stria oss --listen')"
+            )));
         }
         let (dir, osts) = on_shard(frames::FramePool::new(64 << 20), async |rt| {
             let dir = prepare(&rt, &self.arguments.dir, self.arguments.osts, &self.config).await?;

@@ -40,7 +40,7 @@ const ABSENT: Absent = Absent {
 
 /// What a metadata server did not do.
 const OLD_SERVER: &str =
-    "the metadata server is of before there were default quotas, and has set nothing: stop it and start a newer one";
+    "the metadata server is of before there were default quotas: stop it, start a newer one, and set them again";
 
 /// Bytes at most: what a signed number of 64 bits holds.
 const BYTES_MAX: u64 = i64::MAX as u64;
@@ -81,7 +81,7 @@ fn whose(verb: &str, kind: QuotaKind, text: &str) -> Result<Whose, Failure> {
     let found = match kind {
         QuotaKind::User => id(text, "passwd"),
         QuotaKind::Group => id(text, "group"),
-        QuotaKind::Project => text.parse().map_err(|_| "write its number, 1 to 4294967295".into()),
+        QuotaKind::Project => text.parse().map_err(|_| "write its number, 1 to 4294967294".into()),
     };
     let id = found.map_err(|why| Failure::usage(format!("{verb}: {} '{text}': {why}", kind.name())))?;
     if id == EVERYBODY {
@@ -350,8 +350,9 @@ fn parse_time(text: &str) -> Result<u64, String> {
     if digits.is_empty() {
         return if text.is_empty() { Err(bad()) } else { Ok(total) };
     }
-    let rest: u64 = digits.parse().map_err(|_| bad())?;
-    total.checked_add(rest).filter(|s| *s <= u64::from(u32::MAX)).ok_or_else(bad)
+    let most = || format!("'{text}' is too long a time of grace: {} s at most", u32::MAX);
+    let rest: u64 = digits.parse().map_err(|_| most())?;
+    total.checked_add(rest).filter(|s| *s <= u64::from(u32::MAX)).ok_or_else(most)
 }
 
 /// A limit of space: bytes.
@@ -510,11 +511,14 @@ mod tests {
             (&["-b", "1", "/m"], "name one user"),
             (&["-u", "0", "-g", "0", "-b", "1", "/m"], "name one user"),
             (&["-u", "no such user", "-b", "1", "/m"], "user 'no such user': nobody has this name"),
+            (&["-u", "99999999999", "-b", "1", "/m"], "numbers go from 0 to 4294967294"),
             (&["-p", "x", "-b", "1", "/m"], "project 'x': write its number"),
             (&["-p", "0", "-b", "1", "/m"], "without a project"),
             (&["-u", "0", "-b", "-1", "/m"], "'-1' is no limit of space"),
             (&["-u", "0", "-B", "9E", "/m"], "'9E' is too much"),
             (&["-u", "0", "-I", "1z", "/m"], "'1z' is no limit of inodes"),
+            (&["-u", "0", "-I", "0.5", "/m"], "'0.5' is no limit of inodes"),
+            (&["-u", "0", "-B", "0.0001k", "/m"], "'0.0001k' is no limit of space"),
             (
                 &["-u", "4294967295", "-b", "1", "/m"],
                 "user '4294967295' is nobody: write a number to 4294967294, or -U",

@@ -72,7 +72,11 @@ pub fn id(text: &str, file: &str) -> Result<u32, String> {
     }
     let table = if file == "passwd" { &*USERS } else { &*GROUPS };
     let found = table.iter().find(|(_, name)| *name == text).map(|(id, _)| *id);
-    found.ok_or_else(|| "nobody has this name: write a number".into())
+    let is_number = text.strip_prefix('-').unwrap_or(text).bytes().all(|b| b.is_ascii_digit()) && !text.is_empty();
+    found.ok_or_else(|| match is_number {
+        true => "numbers go from 0 to 4294967294".into(),
+        false => "nobody has this name: write a number".into(),
+    })
 }
 
 impl Action {
