@@ -26,6 +26,8 @@ const SPACE_IS_KNOWN_WITHIN: Duration = Duration::from_secs(45);
 const WAITS_FOR_OBJECTS: Duration = Duration::from_secs(25);
 /// How an error says that there is no space.
 pub(super) const NO_SPACE: &str = "no space left on device";
+/// How bytes are told of that a medium did not take, or that were given up with a session.
+const LOSSES: [&str; 2] = ["input/output error", "not connected"];
 /// Programs work on as fast as before for so long when the last fault has begun: nodes come back amid work.
 const WORKS_ON: Duration = Duration::from_secs(5);
 /// What is still under way then (a cut, a stop, a recovery that waits for somebody) lasts a minute and more, in which nothing else goes
@@ -307,11 +309,18 @@ impl Context {
     pub fn owners_are_known(&self) -> bool {
         self.double_deaths.get() == 0 && self.counts.get().by_class[FaultClass::Fsck.index()] == 0
     }
-    /// Whether an error says no more than that an OST has no space left, where OSTs are small, or a file system below a store.
+    /// Whether an error says no more than that an OST has no space left, where OSTs are small, or a file system below a store; or tells
+    /// late of a loss ([`Context::is_told_late`]).
     pub fn is_full(&self, error: &str) -> bool {
         let full = (self.cluster.config.is_small() || self.is_some_disk_full()) && error.ends_with(NO_SPACE);
         self.count(|c| c.full += u64::from(full));
-        full
+        full || self.is_told_late(error)
+    }
+    /// Whether an error may be of bytes that were given up when nobody had their file open: the next one who opens and syncs it is told,
+    /// however well all is by then.
+    pub fn is_told_late(&self, error: &str) -> bool {
+        let lost = |c: usize| self.cluster.client(c).is_some_and(|c| c.losses().lost_bytes() > 0);
+        LOSSES.iter().any(|loss| error.ends_with(loss)) && (0..self.cluster.clients.len()).any(lost)
     }
     /// Something goes wrong now, on purpose.
     pub fn note(&self, class: FaultClass, what: &str) {

@@ -261,6 +261,7 @@ impl Tree {
     fn judge<T>(&self, what: &str, author: Author, outcome: &Option<Result<T, String>>) {
         if let Some(Err(e)) = outcome
             && self.is_sound(author)
+            && !self.context.is_told_late(e)
             && (promised(e) || !self.context.is_full(e))
         {
             self.context.complain(format!("{what} on client{}: {e}", author.client));
