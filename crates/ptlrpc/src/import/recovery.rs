@@ -73,6 +73,9 @@ impl Import {
         mut lost: Vec<Replayable>,
         callbacks: Option<&dyn Callbacks>,
     ) {
+        // A server that was restarted before it noted us has nothing of ours to lose when we hold nothing of it.
+        let nothing =
+            restarted && self.replay.borrow().is_empty() && callbacks.is_none_or(|c| c.state_replays().is_empty());
         if restarted {
             // Transactions of others may have taken the numbers of ours since: what was not known to be committed counts as lost.
             lost.extend(std::mem::take(&mut *self.replay.borrow_mut()).into_values());
@@ -80,15 +83,16 @@ impl Import {
             self.leave_to_server();
         }
         self.note_committed(session.last_committed, true);
-        // A server that was restarted before it noted us has nothing of ours to lose when we hold nothing of it.
-        let nothing = restarted && lost.is_empty() && callbacks.is_none_or(|c| c.state_replays().is_empty());
+        // What was left to it is lost with an earlier session: what waits now is of this one.
+        if let Some(c) = callbacks {
+            lost.iter().for_each(|r| c.on_lost(r.header.op, &r.body));
+        }
         if nothing {
             return;
         }
         self.evictions.set(self.evictions.get() + 1);
         self.fail_pending(FsError::NotConnected);
         if let Some(c) = callbacks {
-            lost.iter().for_each(|r| c.on_lost(r.header.op, &r.body));
             c.on_evicted();
         }
     }
