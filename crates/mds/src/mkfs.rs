@@ -73,16 +73,25 @@ impl fmt::Display for FormatError {
 }
 impl std::error::Error for FormatError {}
 
+/// Whether a file system may have this name.
+///
+/// # Errors
+/// `BadName`, which says what names are.
+pub fn check_name(name: &str) -> Result<(), FormatError> {
+    let legal = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    match !name.is_empty() && name.len() <= FSNAME_BYTES_MAX && name.bytes().all(legal) {
+        true => Ok(()),
+        false => Err(FormatError::BadName(name.into())),
+    }
+}
+
 /// Writes a new file system into an empty store.
 ///
 /// # Errors
 /// The store is not empty, the name is not legal, or the store failed.
 pub async fn format(kv: &Rc<dyn MetaKv>, options: &MkfsOptions) -> Result<Superblock, FormatError> {
     let name = &options.fsname;
-    let legal = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
-    if name.is_empty() || name.len() > FSNAME_BYTES_MAX || !name.bytes().all(legal) {
-        return Err(FormatError::BadName(name.clone()));
-    }
+    check_name(name)?;
     let snapshot = kv.snapshot().await.map_err(FormatError::Store)?;
     match read_superblock(&*snapshot).await {
         Err(StartError::NotFormatted) => {}

@@ -405,7 +405,7 @@ pub struct TraceRecord {
 #[derive(Args, Debug)]
 pub struct Why {
     /// A file or directory; a job's name; or a request as TARGET:CLIENT:XID, which is how this command prints it
-    #[arg(value_name = "FILE|JOB|RPC-ID")]
+    #[arg(value_name = "FILE|JOB|RPC-ID", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub what: String,
     /// A mount of the file system, or anything in it; default: the one that FILE lies on, or the only one of this host
     #[arg(conflicts_with = "trace")]
@@ -437,8 +437,8 @@ pub struct TraceSlow {
     /// The trace
     pub file: PathBuf,
     /// How many
-    #[arg(long, default_value_t = 10)]
-    pub top: usize,
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    pub top: u32,
 }
 
 /// Arguments of `trace import`.
@@ -804,11 +804,20 @@ pub struct Web {
     #[arg(long, value_name = "FILE")]
     pub login: Option<PathBuf>,
     /// A further name under which browsers reach it, as through a proxy; may be repeated
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = host_name)]
     pub name: Vec<String>,
     /// Show only: nobody can switch a policy on the page
     #[arg(long)]
     pub read_only: bool,
+}
+
+/// What browsers send as the name of a host, without a port.
+fn host_name(text: &str) -> Result<String, String> {
+    let legal = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
+    match !text.is_empty() && text.bytes().all(legal) {
+        true => Ok(text.into()),
+        false => Err("write a host's name, like scratch.example.org".into()),
+    }
 }
 
 /// Seconds between two looks.

@@ -60,9 +60,39 @@ fn configuration_that_is_wrong_is_refused_with_line_value_and_remedy() {
     assert!(said.contains("nrs.policy = speedy") && said.contains("fifo"), "{said}");
     let (_, said) = refusal(&["mkfs", "--dir", text(&dir.path().join("c")), "--set", "net.listen=everywhere"]);
     assert!(said.contains("net.listen: 'everywhere' is not an address"), "{said}");
+    for (content, why) in [
+        ("[nrs]\npolicy = {}\n", "nrs.policy takes one value, like \"by_medium\", and no table"),
+        ("cluster.fsname = \"waytoolongname\"\n", "cluster.fsname: 'waytoolongname' is not a file system name"),
+        ("cluster.fsname = \"\"\n", "cluster.fsname: '' is not a file system name"),
+        ("mdt.store = \"abc\"\n", "mdt.store: 'abc' names no metadata store"),
+    ] {
+        let (code, said) = check(content);
+        assert!(code == libc::EINVAL && said.contains(why), "{said}");
+    }
     std::fs::write(&file, "client.cache_bytes = \"1G\"\n").unwrap();
     let fine = stria(&["config", "explain", "client.cache_bytes", "--config", text(&file)]);
     assert!(String::from_utf8_lossy(&fine.stdout).starts_with("client.cache_bytes = \"1G\" (default \"256M\")"));
+}
+
+#[test]
+fn what_can_mean_nothing_is_refused_before_anything_is_asked_or_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let (cluster, mount) = (dir.path().join("c"), dir.path().join("m"));
+    std::fs::create_dir(&mount).unwrap();
+    let up = ["up", "--dir", text(&cluster), "--mount", text(&mount)];
+    let one_port = [&up[..], &["--processes", "--set", "net.listen=127.0.0.1:21005"]].concat();
+    for (line, why) in [
+        (&one_port[..], "net.listen = 127.0.0.1:21005: with --processes every server needs a port of its own"),
+        (&["why", ""], "a value is required"),
+        (&["web", "--name", "a b"], "write a host's name"),
+        (&["web", "--name", ""], "write a host's name"),
+        (&["trace", "slow", "--top", "0", "x"], "0 is not in 1.."),
+    ] {
+        let (code, said) = refusal(line);
+        // The command line's own refusals end with 2.
+        assert!((code == libc::EINVAL || code == 2) && said.contains(why), "{line:?}: {code} {said}");
+    }
+    assert!(!cluster.exists(), "nothing was made");
 }
 
 #[test]

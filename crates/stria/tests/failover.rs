@@ -192,6 +192,45 @@ fn a_server_that_stood_still_ends_when_it_wakes_and_takes_over_again_once_it_was
     pair.stop(mounts);
 }
 
+/// A mount of a daemon that may have left it.
+struct Place(PathBuf);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        drop(Command::new("umount").arg("-l").arg(&self.0).output());
+    }
+}
+
+#[test]
+fn a_cluster_of_one_process_ends_with_its_mounts_when_another_server_took_its_store_over() {
+    if !can_mount() || !is_there() {
+        return;
+    }
+    let (database, dir) = (Postgres::start(), tempfile::tempdir().unwrap());
+    let path = |name: &str| text(&dir.path().join(name)).to_string();
+    let (here, there, at) = (path("c0"), path("c1"), Place(dir.path().join("m")));
+    std::fs::create_dir(&at.0).unwrap();
+    good(&["mkfs", "--dir", &here, "--osts", "1", "--set", &format!("mdt.store={}", database.database("fs"))]);
+    assert!(Command::new("cp").args(["-a", &here, &there]).status().unwrap().success());
+    let mut up = Daemon::start(&["up", "--dir", &here, "--mount", text(&at.0)], &dir.path().join("up.log"));
+    std::fs::write(at.0.join("f"), "kept").unwrap();
+    let signal = |signal: i32| {
+        // SAFETY: a signal to a daemon of this test.
+        unsafe { libc::kill(up.child.id() as i32, signal) };
+    };
+    signal(libc::SIGSTOP);
+    let log = dir.path().join("mds.log");
+    let line = ["mds", "--standby", "--dir", &there, "--listen", "127.0.0.1:0"];
+    let mut standby = Daemon::start_elsewhere(&line, &log);
+    in_log(&log, "it has taken over");
+    signal(libc::SIGCONT);
+    assert!(!up.child.wait().unwrap().success(), "{}", up.said());
+    assert!(up.said().contains("another server has taken the metadata store over"), "{}", up.said());
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(!mounts.contains(text(&at.0)), "{mounts}");
+    standby.kill();
+}
+
 #[test]
 fn a_standby_of_a_store_in_a_file_is_refused() {
     let dir = tempfile::tempdir().unwrap();

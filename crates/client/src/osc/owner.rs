@@ -190,7 +190,7 @@ impl Osc {
     }
     pub(super) fn tell_losses(&self) {
         if let Some(text) = self.losses.take_message() {
-            tracing::error!(ost = %self.index, "evicted: {text}; llite.*.lost_files lists them");
+            tracing::error!(ost = %self.index, "{text}; llite.*.lost_files lists them");
         }
     }
 }

@@ -197,6 +197,10 @@ impl Config {
                 self.oss.bulk_bytes_max
             ));
         }
+        mds::mkfs::check_name(&self.fsname).map_err(|e| format!("cluster.fsname: {e}"))?;
+        if !self.mdt_store.is_empty() {
+            store_pg::Place::parse(&self.mdt_store, None).map_err(|e| format!("mdt.store: {e}"))?;
+        }
         rt::Nid::parse(&self.listen).map_err(|e| format!("net.listen: {e}"))?;
         crate::metrics::address_of(&self.metrics_listen, self.metrics_allow_remote)?;
         for (key, ids) in [("mount.squash_all", &self.mount_squash_all), ("mount.squash_root", &self.mount_squash_root)]
@@ -323,7 +327,7 @@ mod tests {
         let e = Config::parse("[cleint]\nx = 1\n").unwrap_err();
         assert!(e.starts_with("line 1: unknown key 'cleint'"), "{e}");
         let e = Config::parse("[client.cache_bytes]\nx = 1\n").unwrap_err();
-        assert!(e.contains("unknown key 'client.cache_bytes'"), "{e}");
+        assert!(e.starts_with("line 1: client.cache_bytes takes one value"), "{e}");
         let e = Config::parse("a = [1\n").unwrap_err();
         assert!(e.starts_with("line "), "{e}");
     }

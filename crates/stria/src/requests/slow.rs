@@ -9,7 +9,7 @@ use types::format_size;
 const CLIENTS_SHOWN: usize = 3;
 
 /// The `top` slowest requests in text.
-pub(super) fn slowest(trace: &Trace, top: usize) -> String {
+pub(super) fn slowest(trace: &Trace, top: u32) -> String {
     let served = |t: &Target| -> Vec<Record> { t.records.iter().filter(|r| r.is_served()).copied().collect() };
     let mut targets: Vec<Vec<Record>> = trace.targets.iter().map(served).collect();
     targets.iter_mut().for_each(|records| records.sort_by_key(|r| r.dispatched));
@@ -26,7 +26,7 @@ pub(super) fn slowest(trace: &Trace, top: usize) -> String {
     if all.is_empty() {
         out += "no requests\n";
     }
-    for (place, (r, records, target)) in all.into_iter().take(top).enumerate() {
+    for (place, (r, records, target)) in all.into_iter().take(top as usize).enumerate() {
         if place > 0 {
             out.push('\n');
         }
