@@ -94,6 +94,8 @@ pub(crate) struct Disk {
     /// Who may use it: handles of earlier processes are dead.
     process: u64,
     pub capacity: u64,
+    /// The longest file that the file system can have.
+    pub file_max: u64,
     /// Bytes that others than the host's processes have on it.
     pub others: u64,
     /// Writes and syncs so far.
@@ -136,6 +138,7 @@ impl DiskRef {
             next: 0,
             process: 0,
             capacity,
+            file_max: u64::MAX,
             others: 0,
             steps: 0,
             stop_at: None,
@@ -266,6 +269,9 @@ impl Disk {
     /// Blocks for a range of a file; its length stays as it is.
     pub fn reserve(&mut self, process: u64, file: FileId, offset: u64, len: u64) -> io::Result<()> {
         self.usable(process)?;
+        if offset + len > self.file_max {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
         let free = self.free();
         let blocks = &mut self.stored(process, file)?.blocks;
         if blocks.missing(offset, offset + len) > free {

@@ -299,6 +299,10 @@ impl Host {
     pub fn set_disk_capacity(&self, bytes: u64) {
         self.state.disk.lock().capacity = bytes;
     }
+    /// The longest file that the file system can have.
+    pub fn set_file_max(&self, bytes: u64) {
+        self.state.disk.lock().file_max = bytes;
+    }
     /// Another program takes what the file system has left, but for so many bytes; `None`: it gives everything back.
     pub fn fill_disk(&self, but: Option<u64>) {
         self.state.disk.lock().fill(but);

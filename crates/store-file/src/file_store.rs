@@ -75,10 +75,23 @@ fn need_of(update: &Update) -> u64 {
     (runs as u64 + blocks / crate::format::EXTENT_BLOCKS_MAX + 2 + answers) * RECORD_BYTES + 8 * blocks
 }
 
+/// What an update that was let in may take of the database's room.
+#[derive(Default)]
+struct Admitted {
+    /// Bytes.
+    need: u64,
+    /// The commit that takes them.
+    commit: u64,
+}
+
+/// Blocks of the data of an update.
+fn put_blocks(update: &Update) -> u64 {
+    update.puts.iter().map(|p| p.range().count).sum()
+}
+
 /// Blocks that an update may need.
 fn wanted_blocks(update: &Update) -> u64 {
-    let puts: u64 = update.puts.iter().map(|p| p.range().count).sum();
-    puts + update.reserves.iter().map(|r| r.count).sum::<u64>()
+    put_blocks(update) + update.reserves.iter().map(|r| r.count).sum::<u64>()
 }
 
 /// An object store in a directory. Dropping it without [`oss::store::ObjectStore::close`] is a crash: what was
@@ -118,6 +131,8 @@ pub(crate) struct Inner {
     pub grown: Cell<u64>,
     /// Bytes that the file could still grow by, as last seen.
     pub growable: Cell<u64>,
+    /// Bytes beyond which its file system does not let the data file grow, once it has said so.
+    pub longest: Cell<u64>,
     /// Blocks that are promised to writes to come.
     pub promised: Cell<u64>,
     pub growing: Semaphore,
@@ -180,6 +195,7 @@ impl FileStore {
             stopped: Cell::new(false),
             grown: Cell::new(blocks),
             growable: Cell::new(0),
+            longest: Cell::new(u64::MAX),
             promised: Cell::new(0),
             growing: Semaphore::new(1),
             sums,
@@ -546,11 +562,22 @@ impl Inner {
         if let SizeRule::Exactly(size) = update.size {
             ranges.push(BlockRange::new(size.div_ceil(BLOCK_BYTES), u64::MAX));
         }
-        if update.replay.is_none() {
-            self.admit(id, update, &ranges).await?;
+        let admitted = match update.replay {
+            None => self.admit(id, update, &ranges).await?,
+            Some(_) => Admitted::default(),
+        };
+        let applied = self.carry_out(id, update, &ranges).await;
+        match applied {
+            Ok(_) => update.puts.clear(),
+            Err(_) => self.not_needed(&admitted),
         }
-        let applied = loop {
-            let placement = self.place(id, update, &ranges).await?;
+        self.dirty.notify();
+        applied
+    }
+
+    async fn carry_out(self: &Rc<Self>, id: ObjectId, update: &Update, ranges: &[BlockRange]) -> StoreResult<Applied> {
+        loop {
+            let placement = self.place(id, update, ranges).await?;
             if let Err(e) = self.write_placed(update, &placement.placed).await {
                 self.settle(&placement, false);
                 if crate::growth::is_full(&e) {
@@ -558,20 +585,17 @@ impl Inner {
                 }
                 return Err(self.latch("writing data", &e));
             }
-            let outcome = self.apply(id, update, &placement.placed, &ranges).await;
+            let outcome = self.apply(id, update, &placement.placed, ranges).await;
             let used = matches!(outcome, Ok(Outcome::Applied(_)));
             self.settle(&placement, used);
             match outcome {
-                Ok(Outcome::Applied(applied)) => break Ok(applied),
+                Ok(Outcome::Applied(applied)) => return Ok(applied),
                 Ok(Outcome::Stale) => {}
                 // Nothing may be held while waiting for space: what is held could be what others wait for.
-                Ok(Outcome::NoRoom) => self.make_room(wanted_blocks(update) + self.spare_for(update)).await?,
-                Err(e) => break Err(e),
+                Ok(Outcome::NoRoom(reserved)) => self.make_room(put_blocks(update) + reserved).await?,
+                Err(e) => return Err(e),
             }
-        };
-        update.puts.clear();
-        self.dirty.notify();
-        applied
+        }
     }
 
     fn settle(&self, placement: &Placement, used: bool) {
@@ -586,7 +610,7 @@ impl Inner {
 
     /// Lets an update in when the database has room for what it changes there. What makes the map larger is let in while
     /// the database's reserve is whole; what overwrites or frees may use it up.
-    async fn admit(&self, id: ObjectId, update: &Update, ranges: &[BlockRange]) -> StoreResult<()> {
+    async fn admit(&self, id: ObjectId, update: &Update, ranges: &[BlockRange]) -> StoreResult<Admitted> {
         let need = need_of(update);
         let mut waited = false;
         loop {
@@ -609,13 +633,20 @@ impl Inner {
             let fits = |bytes: u64| need + pending <= bytes / 2;
             if fits(self.room.left()) || fits(self.room.likely()) || (pending == 0 && !grows) {
                 self.need.set(self.need.get() + need);
-                return Ok(());
+                return Ok(Admitted { need, commit: self.state.borrow().commit_next });
             }
             if waited || pending == 0 {
                 return Err(FsError::NoSpace);
             }
             waited = true;
             self.commit_now().await?;
+        }
+    }
+
+    /// An update that was let in changes nothing.
+    fn not_needed(&self, admitted: &Admitted) {
+        if self.state.borrow().commit_next == admitted.commit {
+            self.need.set(self.need.get().saturating_sub(admitted.need));
         }
     }
 

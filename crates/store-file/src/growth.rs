@@ -28,6 +28,11 @@ const PUNCH_MIN: u64 = 256;
 /// Most blocks that are given back with one call: 64 MiB.
 const PUNCH_MAX: u64 = 1 << 14;
 
+/// Whether a file cannot be made longer on its file system, however much space that has.
+fn is_longest(e: &io::Error) -> bool {
+    e.kind() == io::ErrorKind::FileTooLarge
+}
+
 /// Whether a medium has no space left.
 pub(crate) fn is_full(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
@@ -107,7 +112,12 @@ impl Inner {
                     if let Some(gap) = gap {
                         self.state.borrow_mut().add_bare(gap);
                     }
-                    if is_full(&e) {
+                    if is_longest(&e) {
+                        tracing::warn!(store = %self.dir.display(), bytes = run.start * BLOCK_BYTES,
+                            "the data file is as long as its file system lets it be: {e}");
+                        self.longest.set(run.start * BLOCK_BYTES);
+                    }
+                    if is_full(&e) || is_longest(&e) {
                         self.growable.set(0);
                         return Ok(false);
                     }
@@ -150,6 +160,9 @@ impl Inner {
         let reserve = if cap > 0 { self.config.reserve_bytes.min(cap / 32) } else { self.config.reserve_bytes };
         let room = free.saturating_sub(reserve) / self.config.sharers.max(1);
         let room = if cap > 0 { room.min(cap.saturating_sub(len)) } else { room };
+        // Its gaps may be filled.
+        let longer = self.longest.get().saturating_sub(self.grown.get() * BLOCK_BYTES);
+        let room = room.min(longer.saturating_add(self.state.borrow().bare_blocks * BLOCK_BYTES));
         self.growable.set(room / BLOCK_BYTES * BLOCK_BYTES);
     }
 

@@ -28,8 +28,8 @@ pub(crate) struct Placed {
 /// What became of an update whose data are written.
 pub(crate) enum Outcome {
     Applied(Applied),
-    /// There is no space for what it reserves.
-    NoRoom,
+    /// There is no space for what it reserves: so many blocks have to be ready.
+    NoRoom(u64),
     /// Reserved blocks that it wrote into are no longer there: place and write again.
     Stale,
 }
@@ -268,7 +268,7 @@ impl State {
                 |r: &BlockRange| if update.drops.iter().any(|d| d.overlaps(r)) { r.count } else { object.holes(*r) };
             let want = update.reserves.iter().map(at_most).sum::<u64>();
             if want > 0 && want + spare > self.space.ready() {
-                return Ok(Outcome::NoRoom);
+                return Ok(Outcome::NoRoom(want + spare));
             }
         }
         for p in placed.iter().filter(|p| p.reused) {
@@ -343,6 +343,8 @@ impl State {
         self.set_promise(id, None);
         self.object_count -= 1;
         self.evictions += 1;
+        // Its blocks come free with a commit, also when what is destroyed along with it is not loaded yet.
+        self.changed = true;
     }
 
     /// Ends a destroy: its transaction.

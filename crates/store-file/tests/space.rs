@@ -233,3 +233,68 @@ fn what_is_promised_has_space_ahead_of_the_writes_and_gives_it_back_when_it_is_n
         assert!(ready < 4 * MIB, "{ready}");
     });
 }
+
+#[test]
+fn a_data_file_that_is_as_long_as_its_file_system_allows_is_a_full_store_that_goes_on() {
+    let world = TestWorld::new(6, 64 << 20);
+    let rt = world.rt();
+    world.host().set_disk_capacity(1 << 30);
+    world.host().set_file_max(24 << 20);
+    world.run(async move {
+        let store = make(&rt, 0).await;
+        let blocks = fill(&rt, &store).await;
+        assert!((16 << 20..24 << 20).contains(&(blocks * 4096)), "{blocks} blocks");
+        assert_eq!(store.update(object(2), put(&rt, 0, 64, 3)).await, Err(FsError::NoSpace));
+        assert_eq!(store.failure(), None, "an end of growth is no failure");
+        store.update(object(1), put(&rt, 0, 64, 2)).await.unwrap();
+        store.close().await.unwrap();
+        let store = open(&rt).await;
+        store.update(object(1), put(&rt, 0, blocks, 4)).await.unwrap();
+        all_are(&store, blocks, 4).await;
+        // What was removed is used again.
+        store.destroy(vec![object(1)], None).await.unwrap();
+        store.sync().await.unwrap();
+        store.update(object(2), put(&rt, 0, blocks / 2, 5)).await.unwrap();
+        assert_eq!((store.failure(), store.verify(object(2)).await), (None, Ok(Vec::new())));
+    });
+}
+
+#[test]
+fn a_range_that_has_space_already_is_reserved_in_a_full_store() {
+    let world = TestWorld::new(7, 64 << 20);
+    let rt = world.rt();
+    world.run(async move {
+        let store = make(&rt, 16 << 20).await;
+        let blocks = fill(&rt, &store).await;
+        let reserve = |first, end| Update { reserves: vec![BlockRange::new(first, end)], ..Update::default() };
+        assert_eq!(store.update(object(1), reserve(0, blocks)).await.unwrap().attr.blocks, blocks);
+        assert_eq!(store.update(object(1), reserve(0, 2 * blocks)).await, Err(FsError::NoSpace));
+        // Some blocks come free with a commit: there is room for the hole, though not for all of the range.
+        let hole = Update { drops: vec![BlockRange::new(8, 40)], ..Update::default() };
+        store.update(object(1), hole).await.unwrap();
+        assert_eq!(store.update(object(1), reserve(0, blocks)).await.unwrap().attr.blocks, blocks);
+    });
+}
+
+#[test]
+fn blocks_of_an_object_come_free_while_another_one_of_the_same_removal_is_looked_up() {
+    let world = TestWorld::new(8, 64 << 20);
+    let (rt, host) = (world.rt(), world.clone());
+    world.run(async move {
+        let store = make(&rt, 16 << 20).await;
+        store.update(object(2), put(&rt, 0, 256, 1)).await.unwrap();
+        store.update(object(3), put(&rt, 0, 256, 1)).await.unwrap();
+        fill(&rt, &store).await;
+        store.close().await.unwrap();
+        let store = open(&rt).await;
+        store.read(object(2), BlockRange::new(0, 1)).await.unwrap();
+        // What is looked up takes its time.
+        host.host().set_disk_slowness(1000);
+        let (theirs, other) = (store.clone(), store.clone());
+        let removal = async move { theirs.destroy(vec![object(2), object(1)], None).await.map(drop) };
+        let data = put(&rt, 0, 256, 2);
+        let overwrite = async move { other.update(object(3), data).await.map(drop) };
+        let both: Vec<rt::LocalFuture<Result<(), FsError>>> = vec![Box::pin(removal), Box::pin(overwrite)];
+        assert_eq!(rt::sync::join_all(both).await, [Ok(()), Ok(())]);
+    });
+}

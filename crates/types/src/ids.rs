@@ -1,6 +1,12 @@
 //! Newtyped ids. Two bare integers never stand side by side in a signature.
 use core::fmt;
 
+/// The first sequence of files.
+const SEQ_FIRST: u64 = 0x2_0000_0000;
+/// Inode numbers from here on, by their upper halves, are those of files with the id of an object that no other number has: one for each
+/// OST.
+const INO_OF_OBJECTS: u64 = 0xffff_0000;
+
 /// File identifier: 128 bits, never reused. Sequences are handed out by the configuration service; `oid` counts
 /// within one; `ver` is 0. Same shape and text form (`[0x200000401:0x5:0x0]`) as Lustre's FID.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -55,23 +61,30 @@ impl Fid {
         Fid { seq: u64::from_be_bytes(seq), oid: u32::from_be_bytes(oid), ver: u32::from_be_bytes(ver) }
     }
 
-    /// 64-bit inode number shown to programs: unique as long as a sequence stays below 2^40 ids apart.
-    /// The root is 1, as FUSE demands.
+    /// 64-bit inode number shown to programs: unique among files of the first 2^32 - 2^16 sequences, and those that have the id of an
+    /// object of an OST (in lost+found). The root is 1, as FUSE demands.
     #[must_use]
     pub fn to_ino(self) -> u64 {
         if self == Fid::ROOT {
             return 1;
         }
-        (self.seq.wrapping_sub(0x2_0000_0000) << 32).wrapping_add(u64::from(self.oid))
+        let place = self.seq.wrapping_sub(SEQ_FIRST);
+        let place = match ObjectId(self).ost().filter(|_| place >> 32 != 0) {
+            Some(ost) => INO_OF_OBJECTS + u64::from(ost.0),
+            None => place,
+        };
+        (place << 32).wrapping_add(u64::from(self.oid))
     }
 
-    /// The FID behind an inode number that [`Fid::to_ino`] gave for a file of one of the first 2^32 sequences.
+    /// The FID behind an inode number that [`Fid::to_ino`] gave.
     #[must_use]
     pub fn from_ino(ino: u64) -> Fid {
-        if ino == 1 {
-            return Fid::ROOT;
+        let place = ino >> 32;
+        match (ino, place.checked_sub(INO_OF_OBJECTS)) {
+            (1, _) => Fid::ROOT,
+            (_, Some(ost)) => ObjectId::new(OstIndex(ost as u16), ino as u32).0,
+            (_, None) => Fid { seq: SEQ_FIRST + place, oid: ino as u32, ver: 0 },
         }
-        Fid { seq: 0x2_0000_0000 + (ino >> 32), oid: ino as u32, ver: 0 }
     }
 
     /// Parses the text form `[0xSEQ:0xOID:0xVER]`, with or without brackets.
@@ -107,6 +120,12 @@ impl ObjectId {
     #[must_use]
     pub const fn seq_of(ost: OstIndex) -> u64 {
         0x2_4000_0401 + 0x4000_0000 * (ost.0 as u64)
+    }
+    /// The OST in whose first sequence it is.
+    #[must_use]
+    pub fn ost(self) -> Option<OstIndex> {
+        let behind = self.0.seq.checked_sub(Self::seq_of(OstIndex(0)))?;
+        (behind % 0x4000_0000 == 0).then(|| u16::try_from(behind / 0x4000_0000).ok().map(OstIndex))?
     }
     /// Object `oid` (>= 1) in the first sequence of `ost`.
     #[must_use]
@@ -148,3 +167,32 @@ id!(/// A handle that a server gave out (an open, a lock). Never 0, never reused
     HandleId(u64), "h");
 id!(/// A queued request inside one OST's pipeline; reused after completion.
     RequestId(u32), "r");
+
+#[cfg(test)]
+mod tests {
+    use alloc::collections::BTreeSet;
+    use alloc::vec;
+
+    use super::*;
+
+    #[test]
+    fn inode_numbers_lead_back_to_their_files_and_no_two_files_have_one() {
+        let mut fids =
+            vec![Fid::ROOT, Fid::new(Fid::MDT_SEQ_FIRST, 1), Fid::new(Fid::MDT_SEQ_FIRST + (1 << 20), u32::MAX)];
+        for ost in [0, 1, 2, 3, 4, 5, 7, 8, 0x7fff, 0xffff] {
+            fids.extend([1, 2, u32::MAX].map(|oid| ObjectId::new(OstIndex(ost), oid).0));
+        }
+        let numbers: BTreeSet<u64> = fids.iter().map(|f| f.to_ino()).collect();
+        assert_eq!(numbers.len(), fids.len());
+        for fid in fids {
+            assert_eq!(Fid::from_ino(fid.to_ino()), fid);
+        }
+    }
+
+    #[test]
+    fn an_object_says_in_whose_sequence_it_is() {
+        assert_eq!(ObjectId::new(OstIndex(5), 9).ost(), Some(OstIndex(5)));
+        assert_eq!(ObjectId(Fid::new(Fid::MDT_SEQ_FIRST, 9)).ost(), None);
+        assert_eq!(ObjectId(Fid::new(u64::MAX, 9)).ost(), None);
+    }
+}

@@ -72,6 +72,15 @@ pub const BUGS: &[Bug] = &[
     bug("error-swallowed", "An error of write-back is not told to the file's descriptors."),
     bug("error-told-once", "An error of write-back is told to the first descriptor that asks, not to all."),
     bug("evicted-changes", "A change that waited at an OST while its client was evicted is carried out."),
+    bug(
+        "outlived-open",
+        "A write that comes to its end behind that of its open leaves the size that the end of the open told.",
+    ),
+    bug(
+        "frames-for-all",
+        "What comes to a server takes the last frames, also those that requests in service need to come to an end.",
+    ),
+    bug("evicted-amid", "The locks of an evicted client go to others while a change of it is carried out."),
     bug("sizes-torn", "A client adds up lengths of objects, whether or not one was cut between the answers."),
     bug("cut-edge-kept", "A cut leaves the bytes behind it in the block where the object ends."),
     bug("promise-not-stored", "An OST forgets what cuts it was promised when it dies."),

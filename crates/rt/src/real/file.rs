@@ -96,7 +96,14 @@ impl RealFile {
     }
     fn simple(&self, call: Call) -> LocalFuture<io::Result<()>> {
         let (fd, inline) = (self.fd.clone(), self.memory_backed);
-        Box::pin(async move { RealFile::run(fd, inline, call, Vec::new(), ()).await.0.map(|_| ()) })
+        Box::pin(async move {
+            loop {
+                match RealFile::run(fd.clone(), inline, call, Vec::new(), ()).await.0 {
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    done => return done.map(|_| ()),
+                }
+            }
+        })
     }
 }
 
