@@ -263,12 +263,18 @@ impl Dispatcher {
     pub fn promote(&self, client: ClientId, object: types::ObjectId, serve_by: Instant) {
         let now = self.0.rt.now();
         let mut pipeline = self.0.pipeline.borrow_mut();
-        for id in pipeline.queued_where(|r| r.client == client && r.object == object) {
+        let queued = pipeline.queued_where(|r| r.client == client && r.object == object);
+        for id in &queued {
             let (mut promoted, is_traced) = (self.0.promoted.borrow_mut(), self.0.trace.borrow().is_on());
-            let first = !promoted.iter().any(|(before, ..)| *before == id);
-            if pipeline.promote(now, id, serve_by) && first && is_traced {
-                promoted.push((id, now, serve_by));
+            let first = !promoted.iter().any(|(before, ..)| before == id);
+            if pipeline.promote(now, *id, serve_by) && first && is_traced {
+                promoted.push((*id, now, serve_by));
             }
+        }
+        drop(pipeline);
+        if !queued.is_empty() {
+            // A policy that throttles wakes up at another time now.
+            self.pump();
         }
     }
 

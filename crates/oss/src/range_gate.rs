@@ -1,27 +1,35 @@
 //! Exclusive block ranges of objects: changes of the same block wait for each other, so that a change of part of a
-//! block can read the rest, merge, and write without losing what another change did in between.
+//! block can read the rest, merge, and write without losing what another change did in between. Whoever came first is first.
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
 use rt::sync::Event;
-use types::ObjectId;
+use types::{ClientId, ObjectId};
 
 use crate::store::BlockRange;
 
+/// A range that somebody holds, or waits for.
+struct Asked {
+    /// In the order in which they were asked for.
+    id: u64,
+    range: BlockRange,
+    client: ClientId,
+}
+
 #[derive(Default)]
-struct Held {
-    ranges: Vec<(u64, BlockRange)>,
+struct Asks {
+    all: Vec<Asked>,
     released: Rc<Event>,
 }
 
 #[derive(Default)]
 struct Inner {
-    objects: RefCell<HashMap<ObjectId, Held>>,
+    objects: RefCell<HashMap<ObjectId, Asks>>,
     next: std::cell::Cell<u64>,
 }
 
-/// A shared table of held ranges; cheap to clone.
+/// A shared table of ranges; cheap to clone.
 #[derive(Clone, Default)]
 pub(crate) struct RangeGate(Rc<Inner>);
 
@@ -33,37 +41,48 @@ pub(crate) struct RangeGuard {
 }
 
 impl RangeGate {
-    /// Waits until nobody holds a block of `range`, and takes it.
-    pub async fn hold(&self, object: ObjectId, range: BlockRange) -> RangeGuard {
-        loop {
-            let released = match self.try_hold(object, range) {
-                Ok(guard) => return guard,
-                Err(released) => released,
-            };
-            released.wait().await;
-        }
-    }
-
-    fn try_hold(&self, object: ObjectId, range: BlockRange) -> Result<RangeGuard, Rc<Event>> {
-        let mut objects = self.0.objects.borrow_mut();
-        let held = objects.entry(object).or_default();
-        if held.ranges.iter().any(|(_, r)| r.overlaps(&range)) {
-            return Err(held.released.clone());
-        }
+    /// Waits until nobody who came before has a block of `range`, and takes it for a client's request.
+    ///
+    /// Cancel: nothing is held.
+    pub async fn hold(&self, client: ClientId, object: ObjectId, range: BlockRange) -> RangeGuard {
         let id = self.0.next.get();
         self.0.next.set(id + 1);
-        held.ranges.push((id, range));
-        Ok(RangeGuard { gate: self.clone(), object, id })
+        self.0.objects.borrow_mut().entry(object).or_default().all.push(Asked { id, range, client });
+        let guard = RangeGuard { gate: self.clone(), object, id };
+        while let Some(released) = self.is_behind(object, id, range) {
+            released.wait().await;
+        }
+        guard
+    }
+
+    fn is_behind(&self, object: ObjectId, id: u64, range: BlockRange) -> Option<Rc<Event>> {
+        let objects = self.0.objects.borrow();
+        let asks = objects.get(&object)?;
+        asks.all.iter().any(|a| a.id < id && a.range.overlaps(&range)).then(|| asks.released.clone())
+    }
+
+    /// Waits until no request of a client holds or waits for a range.
+    ///
+    /// Cancel: nothing happened.
+    pub async fn without(&self, client: ClientId) {
+        loop {
+            let released = {
+                let objects = self.0.objects.borrow();
+                objects.values().find(|asks| asks.all.iter().any(|a| a.client == client)).map(|a| a.released.clone())
+            };
+            let Some(released) = released else { return };
+            released.wait().await;
+        }
     }
 }
 
 impl Drop for RangeGuard {
     fn drop(&mut self) {
         let mut objects = self.gate.0.objects.borrow_mut();
-        let Some(held) = objects.get_mut(&self.object) else { return };
-        held.ranges.retain(|(id, _)| *id != self.id);
-        held.released.notify();
-        if held.ranges.is_empty() {
+        let Some(asks) = objects.get_mut(&self.object) else { return };
+        asks.all.retain(|a| a.id != self.id);
+        asks.released.notify();
+        if asks.all.is_empty() {
             objects.remove(&self.object);
         }
     }
@@ -89,7 +108,7 @@ mod tests {
             let (gate, rt, cells) = (gate.clone(), rt.clone(), cells.clone());
             work.push(async move {
                 rt.sleep(pause).await;
-                let _held = gate.hold(ObjectId::new(OstIndex(0), 1), BlockRange { first, count }).await;
+                let _held = gate.hold(ClientId(1), ObjectId::new(OstIndex(0), 1), BlockRange { first, count }).await;
                 for b in first..first + count {
                     assert!(!cells[b as usize].replace(true), "block {b} has two holders");
                 }
@@ -101,5 +120,50 @@ mod tests {
         }
         world.run(rt::sync::join_all(work));
         assert!(gate.0.objects.borrow().is_empty());
+    }
+
+    #[test]
+    fn a_wide_range_gets_its_turn_among_narrow_ones_that_always_overlap() {
+        let world = TestWorld::new(3, 1 << 20);
+        let (rt, gate) = (world.rt(), RangeGate::default());
+        let object = ObjectId::new(OstIndex(0), 1);
+        let over = Rc::new(Cell::new(false));
+        let mut work: Vec<rt::LocalFuture<()>> = Vec::new();
+        for block in 0..4 {
+            let (gate, rt, over) = (gate.clone(), rt.clone(), over.clone());
+            work.push(Box::pin(async move {
+                // One after the other is done, so that some block is always held.
+                rt.sleep(Duration::from_micros(10 * block)).await;
+                for _ in 0..10_000 {
+                    let _held = gate.hold(ClientId(1), object, BlockRange { first: block, count: 1 }).await;
+                    if over.get() {
+                        return;
+                    }
+                    rt.sleep(Duration::from_micros(40)).await;
+                }
+                panic!("the wide range never had its turn");
+            }));
+        }
+        let (wide, ended) = (gate.clone(), over.clone());
+        work.push(Box::pin(async move {
+            rt.sleep(Duration::from_micros(35)).await;
+            wide.hold(ClientId(2), object, BlockRange::new(0, u64::MAX)).await;
+            ended.set(true);
+        }));
+        world.run(rt::sync::join_all(work));
+    }
+
+    #[test]
+    fn a_client_is_waited_for_as_long_as_a_request_of_it_has_a_range() {
+        let world = TestWorld::new(3, 1 << 20);
+        let (rt, gate) = (world.rt(), RangeGate::default());
+        let object = ObjectId::new(OstIndex(0), 1);
+        world.run(async {
+            let held = gate.hold(ClientId(1), object, BlockRange { first: 0, count: 1 }).await;
+            gate.without(ClientId(2)).await;
+            assert!(rt.timeout(Duration::from_secs(1), gate.without(ClientId(1))).await.is_none());
+            drop(held);
+            gate.without(ClientId(1)).await;
+        });
     }
 }

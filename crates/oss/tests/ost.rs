@@ -398,3 +398,60 @@ fn space_is_reserved_under_the_clients_own_lock_or_under_one_of_the_server() {
         assert_eq!(a.me.blocked.borrow().len(), 2);
     });
 }
+
+/// A client of which the OST stores a write is evicted amid that: what another one reads under its lock, then and later.
+fn evicted_amid(bug: Option<&'static str>) -> [Vec<u8>; 2] {
+    types::planted::plant(bug);
+    let n = node(1, 1 << 30, OstConfig::default());
+    let (rt, server, store) = (n.world.rt(), n.server.clone(), n.store.clone());
+    let seen = n.world.run(async move {
+        let (a, b) = (Rc::new(Client::new(rt.clone(), 1).await), Client::new(rt.clone(), 2).await);
+        a.create(1).await;
+        a.write(0, &[1; 4096]).await.unwrap();
+        let lock = a.lock(Mode::Pw, Extent::ALL, 0).await.unwrap().handle;
+        store.set_time_of_next_update(Duration::from_secs(5));
+        let (writer, bulk) = (a.clone(), Bulk::alloc(rt.frames(), 4096).unwrap());
+        rt.spawn(async move {
+            let mut bulk = bulk;
+            bulk.copy_in(0, &[2; 4096]);
+            let ask =
+                WriteRequest { object: object(1), extents: vec![Extent::at(0, 4096)], lock, ..Default::default() };
+            drop(writer.import.call(Op::OstWrite, wire::encode(&ask), bulk, CallOptions::default()).await);
+        });
+        rt.sleep(Duration::from_secs(1)).await;
+        server.evict("stria-OST0000", ClientId(1)).await;
+        b.lock(Mode::Pr, Extent::ALL, 0).await.unwrap();
+        let first = b.read(0, 4096).await.unwrap();
+        rt.sleep(Duration::from_secs(10)).await;
+        [first, b.read(0, 4096).await.unwrap()]
+    });
+    types::planted::plant(None);
+    seen
+}
+
+#[test]
+fn what_is_read_under_a_lock_stays_so_whoever_was_evicted_amid_a_write() {
+    let [first, later] = evicted_amid(None);
+    assert_eq!(first, later);
+    let [first, later] = evicted_amid(Some("evicted-amid"));
+    assert_ne!(first, later, "with the planted bug it changes");
+}
+
+#[test]
+fn space_that_an_object_has_is_reserved_again_on_a_target_that_is_nearly_full() {
+    let n = node(6, 24 * MIB, OstConfig { grant_initial_bytes: MIB, grant_max_bytes: MIB, ..OstConfig::default() });
+    let rt = n.world.rt();
+    n.world.run(async move {
+        let c = Client::new(rt, 1).await;
+        c.create(1).await;
+        let reserve = async |bytes| {
+            let ask = AllocateRequest { object: object(1), extent: Extent::new(0, bytes), ..Default::default() };
+            c.import.ask::<_, AttrReply>(Op::OstAllocate, &ask).await.map(drop)
+        };
+        assert_eq!(reserve(16 * MIB).await, Ok(()));
+        assert_eq!(reserve(16 * MIB).await, Ok(()), "all of it is there");
+        assert_eq!(reserve(40 * MIB).await, Err(FsError::NoSpace));
+        c.write(0, &vec![1; MIB as usize]).await.unwrap();
+        c.punch(PunchKind::Zero, Extent::new(0, MIB)).await.unwrap();
+    });
+}

@@ -1,20 +1,63 @@
 //! Messages as they come in, each with its bulk bytes in frames.
 use std::io;
+use std::rc::Rc;
 
-use frames::Bulk;
+use frames::{Bulk, FRAME_BYTES, FramePool};
 use rt::{LocalFuture, Rt};
+use types::Duration;
 use wire::{Crc, Flags, Header};
 
+use crate::export::Export;
+use crate::server::Target;
 use crate::stream::Source;
+
+/// Frames that what comes to a server leaves to requests in service, which may need some to come to an end: this part of all, and so
+/// many bytes at most. What a lock waits for may have three quarters of them.
+const SPARE_PART: usize = 8;
+/// See [`SPARE_PART`].
+const SPARE_MAX: usize = (64 << 20) / FRAME_BYTES;
+/// Whoever has waited for so long takes what there is.
+const WAITS_MAX: Duration = Duration::from_secs(10);
+/// Between two looks for frames.
+const LOOKS_EVERY: Duration = Duration::from_millis(1);
 
 pub(crate) struct Incoming<'a> {
     source: &'a mut Source,
     rt: Rt,
+    /// Whose messages, at a server's target.
+    session: Option<(Rc<Target>, Rc<Export>)>,
+}
+
+/// Frames that a message of `len` bytes leaves.
+fn spare_of(pool: FramePool, len: usize, urgent: bool) -> usize {
+    let spare = (pool.capacity() / SPARE_PART).min(SPARE_MAX);
+    let spare = if urgent { spare / 4 } else { spare };
+    spare.min(pool.capacity().saturating_sub(len.div_ceil(FRAME_BYTES)))
+}
+
+/// Frames for what a client sends, when enough others are free or nothing is in service: it is heard of meanwhile.
+async fn land_at_server(rt: Rt, len: usize, urgent: bool, (target, export): (Rc<Target>, Rc<Export>)) -> Bulk {
+    let until = rt.now() + WAITS_MAX;
+    let need = len.div_ceil(FRAME_BYTES) + spare_of(rt.frames(), len, urgent);
+    loop {
+        let may = rt.frames().free() >= need || !target.serves() || rt.now() >= until;
+        if (may || types::planted!("frames-for-all"))
+            && let Some(bulk) = Bulk::alloc(rt.frames(), len)
+        {
+            return bulk;
+        }
+        export.last_heard.set(rt.now());
+        rt.sleep(LOOKS_EVERY).await;
+    }
 }
 
 impl<'a> Incoming<'a> {
     pub(crate) fn new(rt: &Rt, source: &'a mut Source) -> Incoming<'a> {
-        Incoming { source, rt: rt.clone() }
+        Incoming { source, rt: rt.clone(), session: None }
+    }
+    /// What comes over a client's session.
+    pub(crate) fn of(rt: &Rt, source: &'a mut Source, target: &Rc<Target>, export: &Rc<Export>) -> Incoming<'a> {
+        Incoming { session: Some((target.clone(), export.clone())), ..Incoming::new(rt, source) }
     }
     pub(crate) async fn next(&mut self) -> io::Result<(Header, Vec<u8>, Bulk)> {
         let (header, body, bulk, _) = self.next_digested(false).await?;
@@ -26,9 +69,13 @@ impl<'a> Incoming<'a> {
         if header.bulk_len == 0 {
             return Ok((header, body, Bulk::new(), None));
         }
+        let urgent = header.flags.has(Flags::URGENT);
         let land = |len: usize| -> LocalFuture<Bulk> {
             let rt = self.rt.clone();
-            Box::pin(async move { rt.bulk(len).await })
+            match self.session.clone() {
+                Some(session) => Box::pin(land_at_server(rt, len, urgent, session)),
+                None => Box::pin(async move { rt.bulk(len).await }),
+            }
         };
         let len = header.bulk_len as usize;
         if wanted && header.flags.has(Flags::BULK_CRC) {

@@ -155,6 +155,10 @@ impl Target {
             out.await;
         }
     }
+    /// Whether requests are in service.
+    pub(crate) fn serves(&self) -> bool {
+        self.exports.borrow().values().any(|e| e.running.get() > 0)
+    }
     /// Clients among those that `of_interest` names whose processes have certainly ended.
     fn gone(&self, of_interest: impl Fn(&Export) -> bool) -> Vec<ClientId> {
         let exports = self.exports.borrow();
@@ -520,7 +524,7 @@ impl Server {
         sink: &Rc<Sink>,
         source: &mut Source,
     ) -> io::Result<()> {
-        let mut incoming = Incoming::new(&self.rt, source);
+        let mut incoming = Incoming::of(&self.rt, source, target, export);
         loop {
             let (header, body, bulk) = incoming.next().await?;
             if export.is_evicted() {

@@ -106,7 +106,7 @@ impl Ost {
             self.remove(&[object], None).await?;
             return self.store.sync().await;
         }
-        let _gate = self.gate.hold(object, BlockRange::new(promise.size / BLOCK_BYTES, u64::MAX)).await;
+        let _gate = self.gate.hold(ldlm::LOCAL, object, BlockRange::new(promise.size / BLOCK_BYTES, u64::MAX)).await;
         let attr = self.store.attr(object).await?;
         let (update, puts) = self.truncate(object, &attr, promise.size).await?;
         let now = self.rt.wall();

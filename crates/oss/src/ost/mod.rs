@@ -193,9 +193,10 @@ impl Ost {
     async fn update(&self, object: ObjectId, update: Update) -> Result<Applied, FsError> {
         // Also when nobody has asked yet: who asks meanwhile may hear of the size that was.
         let ranges = crate::changes::ranges_of(&update);
-        let applied = self.store.update(object, update).await?;
+        // Also of one that failed: part of it may be there.
+        let outcome = self.store.update(object, update).await;
         self.changes.borrow_mut().note(object, &ranges);
-        Ok(applied)
+        outcome
     }
 
     fn key(&self, object: ObjectId) -> CacheKey {
@@ -224,9 +225,10 @@ impl Ost {
     }
 
     /// Holds blocks of an object for a change of them. With an eviction the client's locks go to others at once, while its
-    /// requests may still wait for theirs: whoever was evicted changes nothing any more, and whoever changes is waited for.
+    /// requests may still wait for theirs: whoever was evicted changes nothing any more, and the end of its session waits for what it
+    /// changes already.
     async fn change(&self, request: &Request, object: ObjectId, range: BlockRange) -> Result<RangeGuard, FsError> {
-        let guard = self.gate.hold(object, range).await;
+        let guard = self.gate.hold(request.client(), object, range).await;
         let evicted = request.export.is_evicted() && !types::planted!("evicted-changes");
         if evicted { Err(FsError::NotConnected) } else { Ok(guard) }
     }
@@ -513,6 +515,10 @@ impl Service for Ost {
             self.dispatch.cancel_client(client);
             // Before anybody else gets its locks.
             self.locks.promises.on_gone(client);
+            if !types::planted!("evicted-amid") {
+                // What it changes amid would come after what others read under its locks.
+                self.gate.without(client).await;
+            }
             self.locks.drop_client(client);
             self.grants.borrow_mut().forget(client);
             if evicted {

@@ -34,23 +34,26 @@ impl Ost {
         }
         let (_lock, came) =
             self.cover(request, Covering { object, handle: ask.lock, mode: LockMode::Pw, extent }).await?;
+        // Others may be asked for space and quota, which takes a while: nobody else waits behind that.
+        let before = self.store.attr(object).await?.size;
+        let kept = Extent::new(extent.start.min(before), extent.end.min(before)).len();
+        let (_space, _charge) = match ask.kind {
+            PunchKind::Zero => {
+                let granted = if request.is_replay() { u64::MAX } else { 0 };
+                let space = self.hold_space_of(object, &[extent], kept, granted).await?;
+                (Some(space), Some(self.charge(request, Wants::of_zeros(ask, &[extent], kept)).await?))
+            }
+            PunchKind::Truncate | PunchKind::Hole => (None, None),
+        };
         let permit = self.dispatch.admit(Self::scheduled(request, object, IoOp::Punch, extent, &ask.owner)).await?;
         permit.came(came);
-        let _gate = self.change(request, object, BlockRange::new(extent.start / BLOCK_BYTES, u64::MAX)).await?;
+        let _gate = self.change(request, object, super::blocks_of(extent)).await?;
         let attr = self.store.attr(object).await?;
-        let kept = Extent::new(extent.start.min(attr.size), extent.end.min(attr.size)).len();
-        let _space = match ask.kind {
-            PunchKind::Zero => Some(self.hold_space(kept, 0).await?),
-            PunchKind::Truncate | PunchKind::Hole => None,
-        };
-        let _charge = match ask.kind {
-            PunchKind::Zero => Some(self.charge(request, Wants::of_zeros(ask, &[extent], kept)).await?),
-            PunchKind::Truncate | PunchKind::Hole => None,
-        };
         let (update, puts) = match ask.kind {
             PunchKind::Truncate => self.truncate(object, &attr, extent.start).await?,
-            PunchKind::Hole => self.clear(object, &attr, extent, false).await?,
-            PunchKind::Zero => self.clear(object, &attr, extent, true).await?,
+            PunchKind::Hole => self.clear(object, &attr, extent, None).await?,
+            // Nobody was asked for space behind the end of before.
+            PunchKind::Zero => self.clear(object, &attr, extent, Some(before.min(attr.size))).await?,
         };
         let kept =
             |p: &Promise| ask.kind == PunchKind::Truncate && p.client == request.client() && p.size == extent.start;
@@ -90,13 +93,13 @@ impl Ost {
         Ok((Update { size: SizeRule::Exactly(size), ..Update::default() }, puts))
     }
 
-    /// Makes `extent` read as zeros; whole blocks lose their space, or (`keep`) get empty space.
+    /// Makes `extent` read as zeros; whole blocks lose their space, or get empty space where they lie before `keep`.
     async fn clear(
         &self,
         object: ObjectId,
         attr: &ObjectAttr,
         extent: Extent,
-        keep: bool,
+        keep: Option<u64>,
     ) -> StoreResult<(Update, Vec<BlockRun>)> {
         let end = if extent.end >= attr.size {
             extent.end.saturating_add(BLOCK_BYTES - 1) & !(BLOCK_BYTES - 1)
@@ -118,9 +121,8 @@ impl Ost {
         }
         let whole = BlockRange::new(extent.start.div_ceil(BLOCK_BYTES), last);
         let drops = if whole.is_empty() { Vec::new() } else { vec![whole] };
-        let within = attr.size.div_ceil(BLOCK_BYTES).min(whole.end());
-        let reserves =
-            if keep && within > whole.first { vec![BlockRange::new(whole.first, within)] } else { Vec::new() };
+        let within = keep.unwrap_or(0).div_ceil(BLOCK_BYTES).min(whole.end());
+        let reserves = if within > whole.first { vec![BlockRange::new(whole.first, within)] } else { Vec::new() };
         Ok((Update { drops, reserves, ..Update::default() }, puts))
     }
 
@@ -154,7 +156,10 @@ impl Ost {
             promised: false,
         };
         let _charge = self.charge(request, charge).await?;
-        let held = self.hold_space(range.count.saturating_mul(BLOCK_BYTES), 0).await?;
+        // The space of one that is replayed was checked when it was first carried out.
+        let granted = if request.is_replay() { u64::MAX } else { 0 };
+        let wanted = range.count.saturating_mul(BLOCK_BYTES);
+        let held = self.hold_space_of(object, &[extent], wanted, granted).await?;
         let permit = self.dispatch.admit(Self::scheduled(request, object, IoOp::Write, extent, &ask.owner)).await?;
         permit.came(came);
         let _gate = self.change(request, object, range).await?;

@@ -223,7 +223,7 @@ impl Ost {
 
     /// [`Ost::hold_space`] for a write; blocks of the object that have space count as held already: the store keeps what an
     /// overwrite needs until the old blocks come free.
-    async fn hold_space_of(
+    pub(super) async fn hold_space_of(
         &self,
         object: ObjectId,
         extents: &[Extent],
@@ -311,7 +311,12 @@ impl Ost {
             _ => None,
         };
         let exactly = if let SizeRule::Exactly(n) = update.size { Some(n) } else { None };
-        let applied = self.update(object, Update { puts, ..update }).await?;
+        let outcome = self.update(object, Update { puts, ..update }).await;
+        if outcome.is_err() {
+            // An overwrite may have been carried out in part.
+            kept.iter().for_each(|run| self.cache.borrow_mut().invalidate(key, run.range()));
+        }
+        let applied = outcome?;
         if self.advised.has(object) {
             exactly.into_iter().for_each(|n| self.advised_cut(object, n));
             self.advised_written(object, applied.attr.size);

@@ -55,6 +55,7 @@ struct State {
 
 /// A store that keeps everything in memory.
 pub struct MemoryStore {
+    me: std::rc::Weak<MemoryStore>,
     identity: StoreIdentity,
     capacity_blocks: u64,
     pool: FramePool,
@@ -64,6 +65,7 @@ pub struct MemoryStore {
     rt: Rt,
     shares_take: Cell<Duration>,
     look_takes: Cell<Option<Duration>>,
+    update_takes: Cell<Option<Duration>>,
 }
 
 impl MemoryStore {
@@ -71,7 +73,8 @@ impl MemoryStore {
     #[must_use]
     pub fn new(rt: &Rt, identity: StoreIdentity, capacity_bytes: u64) -> Rc<MemoryStore> {
         let pool = rt.frames();
-        Rc::new(MemoryStore {
+        Rc::new_cyclic(|me| MemoryStore {
+            me: me.clone(),
             identity,
             capacity_blocks: capacity_bytes / BLOCK_BYTES,
             pool,
@@ -81,6 +84,7 @@ impl MemoryStore {
             rt: rt.clone(),
             shares_take: Cell::new(Duration::ZERO),
             look_takes: Cell::new(None),
+            update_takes: Cell::new(None),
         })
     }
 
@@ -92,6 +96,11 @@ impl MemoryStore {
     /// How long the next look takes whether it is another server's; it never is.
     pub fn set_time_of_next_look(&self, time: Duration) {
         self.look_takes.set(Some(time));
+    }
+
+    /// How long the next update takes before it is there.
+    pub fn set_time_of_next_update(&self, time: Duration) {
+        self.update_takes.set(Some(time));
     }
 
     fn check(&self) -> StoreResult<()> {
@@ -215,7 +224,12 @@ impl ObjectStore for MemoryStore {
         ready(self.read_now(object, range))
     }
     fn update(&self, object: ObjectId, update: Update) -> LocalFuture<StoreResult<Applied>> {
-        ready(self.update_now(object, &update))
+        let Some(time) = self.update_takes.take() else { return ready(self.update_now(object, &update)) };
+        let me = self.me.upgrade().expect("whoever calls has it");
+        Box::pin(async move {
+            me.rt.sleep(time).await;
+            me.update_now(object, &update)
+        })
     }
     fn create(&self, seq: u64, to: u32) -> LocalFuture<StoreResult<()>> {
         self.state.borrow_mut().books.create(seq, to);
