@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ptlrpc::Limits;
 use smallvec::{SmallVec, smallvec};
 use types::{Fid, FsError};
-use wire::lock::EnqueueReply;
+use wire::lock::{EnqueueReply, Kind, LockSpec};
 use wire::mdt::{
     Attr, AttrFlags, BytesReply, CloseReply, CloseRequest, CreateRequest, Cred, EntryReply, Fid2pathRequest,
     GetattrRequest, InodeRequest, LinkRequest, LookupRequest, NamesReply, OpenReply, OpenRequest, ReaddirReply,
@@ -134,7 +134,7 @@ macro_rules! named_by {
 named_by! {
     LookupRequest [parent]
     GetattrRequest [fid]
-    OpenRequest [parent]
+    OpenRequest [parent fid]
     CreateRequest [parent]
     UnlinkRequest [parent]
     RenameRequest [from to]
@@ -192,9 +192,10 @@ impl Enters for CloseRequest {
         }
         Ok(())
     }
-    /// An end of an open that the server knows is about that open's inode; the others name one.
+    /// An end of an open that the server knows is about that open's inode; of the others each is looked at by itself
+    /// ([`Tx::is_within`]), so that one does not keep the rest from their end.
     fn names(&self) -> Names {
-        self.closes.iter().filter(|c| c.valid != 0).map(|c| c.fid).collect()
+        Names::new()
     }
 }
 
@@ -273,13 +274,19 @@ impl Mds {
         let objects = layout::xattr::decode_layout(layout).map(|(_, l)| l.objects().to_vec()).unwrap_or_default();
         wire::Bytes(objects.iter().flat_map(|o| key.of(limits.said().id, o.object)).collect())
     }
-    /// Whether a client may name an inode.
+    /// Whether a client may lock an inode. A lock keeps its inode and lets its holder open it without a name: one that is granted
+    /// before the inode is made would let it at whatever is made then.
     ///
     /// # Errors
-    /// `Stale`: it does not lie below the client's root.
-    pub(crate) async fn may_name(self: &std::rc::Rc<Self>, caller: Caller, fid: Fid) -> Result<(), FsError> {
+    /// `Stale`: it does not lie below the client's root; or nothing is there, and it is no lock of a program.
+    pub(crate) async fn may_lock(self: &std::rc::Rc<Self>, caller: Caller, lock: &LockSpec) -> Result<(), FsError> {
         let Some(limits) = self.limits_of(caller).filter(|l| l.subtree().is_some()) else { return Ok(()) };
-        self.run(Caller { slot: None, ..caller }, |tx| tx.within(&limits, &[fid]), |_, ()| Ok(())).await.map(drop)
+        let (fid, must_be) = (lock.fid, !matches!(lock.kind, Kind::Posix | Kind::Flock));
+        let within = |tx: &mut Tx<'_>| {
+            tx.within(&limits, &[fid])?;
+            if must_be && tx.way_up(fid)?.is_none() { Err(FsError::Stale.into()) } else { Ok(()) }
+        };
+        self.run(Caller { slot: None, ..caller }, within, |_, ()| Ok(())).await.map(drop)
     }
 }
 
@@ -289,14 +296,20 @@ impl Tx<'_> {
     /// # Errors
     /// `Stale`: one does not.
     pub(crate) fn within(&mut self, limits: &Limits, names: &[Fid]) -> Done<()> {
+        self.limited = limits.changes_ids() || limits.subtree().is_some();
         let Some(root) = limits.subtree() else { return Ok(()) };
         self.root = root;
         for fid in names {
-            if !self.lies_below(*fid, root)? {
+            if !self.is_within(*fid)? {
                 return Err(FsError::Stale.into());
             }
         }
         Ok(())
+    }
+
+    /// Whether an inode that [`Enters::names`] does not tell lies below the client's root, as far as it is there.
+    pub(crate) fn is_within(&mut self, fid: Fid) -> Done<bool> {
+        if self.root == Fid::ROOT { Ok(true) } else { self.lies_below(fid, self.root) }
     }
 
     fn lies_below(&mut self, fid: Fid, root: Fid) -> Done<bool> {

@@ -51,6 +51,8 @@ pub struct Handles {
     /// Inodes without a name that stay although nobody has them open, for a client may still open them by id: their
     /// OPEN locks are watched.
     kept: BTreeSet<Fid>,
+    /// Opens that a replayed transaction made again and that their client has not told again as what it has.
+    untold: BTreeSet<(ClientId, HandleId)>,
 }
 
 impl Handles {
@@ -65,6 +67,7 @@ impl Handles {
             counts: HashMap::default(),
             refused: 0,
             kept: BTreeSet::new(),
+            untold: BTreeSet::new(),
         }
     }
     /// Opens in all.
@@ -97,6 +100,20 @@ impl Handles {
             }
         }
     }
+    /// An open was made again, by the replay of its transaction or because its client told it (`told`). What is not told in the end
+    /// has ended: an end that changed nothing is not replayed.
+    pub fn made_again(&mut self, client: ClientId, handle: HandleId, told: bool) {
+        if told {
+            self.untold.remove(&(client, handle));
+        } else if self.get(client, handle).is_some() {
+            self.untold.insert((client, handle));
+        }
+    }
+    /// Opens of a client that replayed transactions made again and that it did not tell.
+    #[must_use]
+    pub fn untold(&self, client: ClientId) -> Vec<HandleId> {
+        self.untold.range((client, HandleId(0))..=(client, HandleId(u64::MAX))).map(|(_, h)| *h).collect()
+    }
     fn insert(&mut self, handle: HandleId, open: Open) {
         self.table.insert(handle, open);
         self.by_client.insert((open.client, handle));
@@ -117,6 +134,7 @@ impl Handles {
         let open = self.get(client, handle)?;
         self.table.remove(&handle);
         self.by_client.remove(&(client, handle));
+        self.untold.remove(&(client, handle));
         if let Some(count) = self.counts.get_mut(&client) {
             *count -= 1;
             if *count == 0 {

@@ -13,6 +13,7 @@
 
 pub mod acl;
 mod admission;
+mod aside;
 pub mod backup;
 mod basis;
 mod changelog;
@@ -28,6 +29,7 @@ pub mod handles;
 pub mod keys;
 pub mod kv;
 mod locks;
+mod lost_opens;
 mod map_changes;
 mod mds;
 mod metrics;

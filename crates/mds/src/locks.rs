@@ -187,7 +187,7 @@ impl Mds {
     pub(crate) async fn lock_claims(self: &Rc<Self>, client: ClientId, mut claims: Vec<Claim>) -> LocalLocks {
         claims.sort_unstable();
         let mut held =
-            LocalLocks { mds: self.clone(), claims: claims.clone(), waited: LockWait::default(), handles: Vec::new() };
+            LocalLocks { mds: self.clone(), claims: Vec::new(), waited: LockWait::default(), handles: Vec::new() };
         for claim in claims {
             let cookie = self.locks.next_cookie.get();
             self.locks.next_cookie.set(cookie + 1);
@@ -199,10 +199,12 @@ impl Mds {
             match outcome {
                 EnqueueOutcome::Granted(lock) => {
                     held.handles.push(lock.handle);
+                    held.claims.push(claim);
                     self.locks.waiting.borrow_mut().remove(&cookie);
                 }
                 EnqueueOutcome::Waiting(handle) => {
                     held.handles.push(handle);
+                    held.claims.push(claim);
                     let (holder, asked) = (self.locks.namespace.borrow().waits_for(handle), self.rt.now());
                     self.dispatch(out);
                     let _ = rx.await;

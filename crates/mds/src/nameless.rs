@@ -56,7 +56,7 @@ impl Mds {
     }
 
     /// They stay for now. The first refusal is said, and begins the trying again.
-    fn remove_later(self: &Rc<Self>, fids: Vec<Fid>, why: FsError) {
+    pub(crate) fn remove_later(self: &Rc<Self>, fids: Vec<Fid>, why: FsError) {
         let first = self.refused.fids.borrow().is_empty();
         self.refused.fids.borrow_mut().extend(fids);
         if !first || self.stopped.get() {

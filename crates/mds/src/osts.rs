@@ -17,6 +17,7 @@ use wire::Op;
 use wire::connect::{AuthReply, OstEntry};
 use wire::ost::{AskCutCallback, AskCutReply, PrecreateReply, PrecreateRequest, StatfsReply};
 
+use crate::aside::Aside;
 use crate::keys;
 use crate::mds::Mds;
 use crate::owed::{Owed, forgotten};
@@ -31,6 +32,8 @@ const STATFS_INTERVAL: Duration = Duration::from_secs(10);
 const FORGET_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause after a request to an OST failed.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
+/// Pause after an OST refused what it is owed.
+const PAY_PAUSE: Duration = Duration::from_secs(1);
 /// How long an OST that is about to be replaced has to say that it is well.
 const LOOK_WITHIN: Duration = Duration::from_secs(2);
 
@@ -57,8 +60,10 @@ pub struct OstLink {
     pub(crate) sessions: Cell<u64>,
     pub(crate) kick: Event,
     pub(crate) owed: RefCell<VecDeque<Owed>>,
-    /// Done in this session, perhaps not yet on the OST's stable storage.
+    /// Asked for in this session, perhaps not yet on the OST's stable storage.
     pub(crate) paid: RefCell<Vec<Owed>>,
+    /// What it refuses.
+    pub(crate) aside: Aside,
     closed: Cell<bool>,
 }
 
@@ -150,10 +155,12 @@ impl Mds {
             kick: Event::new(),
             owed: RefCell::default(),
             paid: RefCell::default(),
+            aside: Aside::default(),
             closed: Cell::new(false),
         });
         if let Some(old) = old {
             close(&old);
+            old.take_up_aside();
             old.redo_owed();
             link.owed.borrow_mut().extend(old.owed.borrow_mut().drain(..));
         }
@@ -188,6 +195,7 @@ impl Mds {
         if let Some(link) = self.osts.links.borrow_mut().remove(&ost) {
             close(&link);
             left.extend(link.paid.take());
+            left.extend(link.aside.take());
             left.extend(link.owed.borrow_mut().drain(..));
         }
         let mut changes = forgotten(left);
@@ -292,7 +300,7 @@ impl Mds {
 
     async fn tend(self: Rc<Self>, link: Rc<OstLink>) {
         let (mut in_step_with, mut quotas_of) = (0, 0);
-        let (mut asked_space, mut forgot) = (Instant::ZERO, Instant::ZERO);
+        let (mut asked_space, mut forgot, mut pay_from) = (Instant::ZERO, Instant::ZERO, Instant::ZERO);
         while !self.stopped.get() && !link.closed.get() {
             let kick = link.kick.wait();
             let session = link.sessions.get();
@@ -301,8 +309,10 @@ impl Mds {
                 kick.await;
                 continue;
             };
+            link.try_aside_again(self.rt.now());
             let step = if in_step_with != session {
                 self.pools.borrow_mut().update(link.ost, |p| p.in_sync = false);
+                link.take_up_aside();
                 link.redo_owed();
                 let told = self.tell_ost_revoked(&*port).await;
                 let filled = if told.is_ok() { self.fill(&link, &*port, true).await } else { told };
@@ -322,8 +332,13 @@ impl Mds {
                 heard
             } else if self.has_quotas_to_tell(link.ost) {
                 self.tell_quotas(link.ost, &*port).await
-            } else if self.has_owed(&link) {
-                self.pay_some(&link, &*port, session).await
+            } else if self.has_owed(&link) && self.rt.now() >= pay_from {
+                let paid = self.pay_some(&link, &*port, session).await;
+                if paid.is_err() {
+                    // So long the rest has its turn.
+                    pay_from = self.rt.now() + PAY_PAUSE;
+                }
+                paid
             } else if !link.paid.borrow().is_empty() && self.rt.now().since(forgot) >= FORGET_INTERVAL {
                 forgot = self.rt.now();
                 self.forget_paid(&link, &*port, session).await
@@ -334,7 +349,8 @@ impl Mds {
                     failed => failed,
                 }
             } else {
-                let idle = if link.paid.borrow().is_empty() { STATFS_INTERVAL } else { FORGET_INTERVAL };
+                let is_idle = link.paid.borrow().is_empty() && !self.has_owed(&link);
+                let idle = if is_idle { STATFS_INTERVAL } else { FORGET_INTERVAL };
                 self.rt.timeout(idle, kick).await;
                 continue;
             };

@@ -16,12 +16,13 @@ use crate::keys;
 use crate::kv::Key;
 use crate::mds::Mds;
 use crate::osts::{OstLink, OstPort, Osts};
+use crate::pools::Pool;
 use crate::record::{DestroyObject, DestroyRow, Inode, InodeFlags, OwnRow, decode_row};
 use crate::store::Change;
 use crate::tx::{Done, Tx};
 
 /// Objects in one request.
-const BATCH_MAX: usize = 512;
+pub(crate) const BATCH_MAX: usize = 512;
 
 /// What is to become of an object.
 #[derive(Clone, PartialEq, Debug)]
@@ -51,6 +52,16 @@ pub(crate) struct Owed {
     after: u64,
     what: What,
     row: Rc<LogRow>,
+}
+
+impl Owed {
+    /// Which object it is about.
+    pub fn object(&self) -> ObjectId {
+        match &self.what {
+            What::Destroy(object) => *object,
+            What::Own(ownership) => ownership.object,
+        }
+    }
 }
 
 /// The objects of a row of the destroy log.
@@ -147,14 +158,10 @@ impl Mds {
 
     /// Carries out the first of what is owed, as far as it is of one kind.
     pub(crate) async fn pay_some(&self, link: &OstLink, port: &dyn OstPort, session: u64) -> Result<(), FsError> {
-        let durable = self.store.durable();
-        let due: Vec<Owed> = {
-            let mut queue = link.owed.borrow_mut();
-            let destroys = queue.front().is_some_and(|d| matches!(d.what, What::Destroy(_)));
-            let ready = |d: &&Owed| d.after <= durable && matches!(d.what, What::Destroy(_)) == destroys;
-            let n = queue.iter().take(BATCH_MAX).take_while(ready).count();
-            queue.drain(..n).collect()
-        };
+        let due = self.take_due(link);
+        if due.is_empty() {
+            return Ok(());
+        }
         let (mut doomed, mut owned) = (DestroyRequest::default(), OwnRequest::default());
         for d in &due {
             match &d.what {
@@ -162,15 +169,49 @@ impl Mds {
                 What::Own(ownership) => owned.objects.push(ownership.clone()),
             }
         }
+        let n = due.len();
+        // Before it is asked: an OST that is found at another address meanwhile is asked there.
+        link.paid.borrow_mut().extend(due);
         let answer = match owned.objects.is_empty() {
             true => port.call(Op::OstDestroy, wire::encode(&doomed)).await,
             false => port.call(Op::OstOwn, wire::encode(&owned)).await,
         };
-        link.paid.borrow_mut().extend(due);
-        if answer.is_err() || link.sessions.get() != session {
-            link.redo_owed();
+        if link.closed() {
+            return answer.map(drop);
         }
-        answer.map(|_| ())
+        // An OST whose store has failed refuses whatever it is asked.
+        let failed = self.pools.borrow().get(link.ost).is_some_and(Pool::has_failed);
+        match answer {
+            Ok(_) if link.sessions.get() == session => link.aside.on_carried_out(),
+            Err(e @ (FsError::Corrupt | FsError::Io)) if link.sessions.get() == session && !failed => {
+                let mut paid = link.paid.borrow_mut();
+                let first = paid.len().saturating_sub(n);
+                let refused = paid.split_off(first);
+                drop(paid);
+                return if link.refused(refused, e, self.rt.now()) { Ok(()) } else { Err(e) };
+            }
+            answer => {
+                link.redo_owed();
+                return answer.map(drop);
+            }
+        }
+        Ok(())
+    }
+
+    /// The first of what is owed and may be carried out, as far as it is of one kind.
+    fn take_due(&self, link: &OstLink) -> Vec<Owed> {
+        let durable = self.store.durable();
+        let mut queue = link.owed.borrow_mut();
+        while let Some(follows) = queue.pop_front_if(|d| link.aside.has(d.object())) {
+            link.aside.put(follows, self.rt.now());
+        }
+        let destroys = queue.front().is_some_and(|d| matches!(d.what, What::Destroy(_)));
+        let ready = |d: &&Owed| {
+            let is_next = !link.aside.has(d.object()) && matches!(d.what, What::Destroy(_)) == destroys;
+            is_next && d.after <= durable
+        };
+        let n = queue.iter().take(link.aside.batch_max()).take_while(ready).count();
+        queue.drain(..n).collect()
     }
 
     /// The log forgets what the OST has done, once that is on stable storage there: an answer alone does not outlive a crash of the

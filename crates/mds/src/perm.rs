@@ -59,7 +59,7 @@ impl Tx<'_> {
     /// # Errors
     /// `Access`.
     pub fn may(&mut self, cred: &Cred, inode: &Inode, want: u32) -> Done<()> {
-        if self.replay || self.is_permitted(cred, inode, want)? { Ok(()) } else { Err(FsError::Access.into()) }
+        if self.is_trusted() || self.is_permitted(cred, inode, want)? { Ok(()) } else { Err(FsError::Access.into()) }
     }
 
     fn is_permitted(&mut self, cred: &Cred, inode: &Inode, want: u32) -> Done<bool> {
@@ -116,7 +116,7 @@ impl Tx<'_> {
     pub fn may_remove(&mut self, cred: &Cred, dir: &Inode, victim: &Inode) -> Done<()> {
         self.may_change_dir(cred, dir)?;
         let sticky = dir.mode & S_ISVTX != 0 && cred.uid != victim.uid && cred.uid != dir.uid;
-        if sticky && !is_privileged(cred) && !self.replay {
+        if sticky && !is_privileged(cred) && !self.is_trusted() {
             return Err(FsError::NotPermitted.into());
         }
         Ok(())
@@ -127,7 +127,7 @@ impl Tx<'_> {
     /// # Errors
     /// `NotPermitted`.
     pub fn must_own(&self, cred: &Cred, inode: &Inode) -> Done<()> {
-        if self.replay || cred.uid == inode.uid || is_privileged(cred) {
+        if self.is_trusted() || cred.uid == inode.uid || is_privileged(cred) {
             Ok(())
         } else {
             Err(FsError::NotPermitted.into())

@@ -52,6 +52,8 @@ pub struct Pool {
     pub unreplayed: BTreeSet<u32>,
     /// The OST may have objects that the store does not know of, and keeps them.
     pub newer: bool,
+    /// Durable bound of what may have been given out, as the store had it when it was opened.
+    pub found: u32,
 }
 
 impl Pool {
@@ -138,6 +140,7 @@ impl Pools {
                 want: READY_MIN,
                 unreplayed: row.may_be_lost(),
                 newer: row.newer,
+                found: ceiling,
                 ..Pool::default()
             };
             let facts = OstFacts { index: ost, total_bytes: 0, free_bytes: 0, active: false, in_pool: false };
@@ -260,6 +263,14 @@ impl Pools {
         }
     }
 
+    /// Whether an object may have been given to a file that the store does not have.
+    #[must_use]
+    pub fn may_have_given(&self, object: &StripeObject) -> bool {
+        let Fid { seq, oid, .. } = object.object.0;
+        let pool = self.get(object.ost).filter(|_| seq == ObjectId::seq_of(object.ost));
+        // What a store that was put back does not have lies behind all that it has.
+        pool.is_some_and(|p| p.unreplayed.contains(&oid) || p.newer && oid > p.found)
+    }
     /// A replayed create has this object: it is in use whatever the store said. Whether it was not before.
     pub fn replayed(&mut self, object: &StripeObject) -> bool {
         let Fid { seq, oid, .. } = object.object.0;

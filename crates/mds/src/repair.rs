@@ -367,7 +367,7 @@ impl<'a> Repair<'a> {
             mtime: stray.mtime,
             ctime: self.now,
             btime: stray.mtime,
-            layout_gen: 1,
+            layout_gen: u32::from(layout.generation()),
             tail: encode_layout(&layout, fid, Form::Stored),
             ..Inode::default()
         };

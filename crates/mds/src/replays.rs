@@ -7,7 +7,9 @@
 //! remembered say the same: the highest transaction among a client's is the last of its that was committed.
 use std::collections::BTreeMap;
 
-use types::ClientId;
+use types::{ClientId, Transno};
+
+use crate::mds::Mds;
 
 /// Of one client: its last replay that was carried out, that is in the commit under way, that is on stable storage.
 #[derive(Clone, Copy, Default)]
@@ -42,6 +44,19 @@ impl Replays {
     /// Every transaction of a client up to here is on stable storage; 0: nothing is known of it.
     pub fn committed(&self, client: ClientId) -> u64 {
         self.0.get(&client).map_or(0, |m| m.committed)
+    }
+}
+
+impl Mds {
+    /// Whether a server of before this start can have given out a number: those of transactions, opens and locks begin with the number
+    /// of the start in their upper bits.
+    pub(crate) fn is_of_earlier_start(&self, number: u64) -> bool {
+        number >> 40 < self.boot
+    }
+    /// Whether a request may be a replay under this number; 0: what a client has is told again.
+    pub(crate) fn may_be_replayed(&self, transno: Transno) -> bool {
+        // What is numbered from here on must be above it, and FIDs are made of the lower half.
+        transno.0 == 0 || transno.0 as u32 != 0 && self.is_of_earlier_start(transno.0)
     }
 }
 

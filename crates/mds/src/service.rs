@@ -56,6 +56,10 @@ impl Mds {
     /// What the client is answered.
     pub async fn serve(self: &Rc<Self>, caller: Caller, op: Op, body: &[u8]) -> Result<Outcome, FsError> {
         let client = caller.client;
+        if let Some(transno) = caller.replay.filter(|t| !self.may_be_replayed(*t)) {
+            tracing::warn!(%client, %transno, ?op, "a replay of what no server of before can have answered");
+            return Err(FsError::Invalid);
+        }
         let entry = move |m: &Rc<Mds>, out| m.entry_reply(client, out);
         match op {
             Op::MdtLookup => self.op(caller, body, |tx, q: &LookupRequest| tx.lookup(q), entry).await,
@@ -64,22 +68,16 @@ impl Mds {
             Op::MdtUnlink => self.op(caller, body, |tx, q: &UnlinkRequest| tx.unlink(q), entry).await,
             Op::MdtRename => self.op(caller, body, |tx, q: &RenameRequest| tx.rename(q), entry).await,
             Op::MdtLink => self.op(caller, body, |tx, q: &LinkRequest| tx.link(q), entry).await,
-            Op::MdtSetattr => self.op(caller, body, |tx, q: &SetattrRequest| tx.setattr(q), entry).await,
+            Op::MdtSetattr => self.serve_setattr(caller, body).await,
             Op::MdtOpen => {
                 self.op(caller, body, |tx, q: &OpenRequest| tx.open(q), move |m, out| m.open_reply(client, out)).await
             }
             Op::MdtClose => self.close(caller, body).await,
             Op::MdtCut | Op::MdtSwap => self.decide(caller, op, body).await,
-            Op::MdtReaddir => {
-                self.op(
-                    caller,
-                    body,
-                    |tx, q: &ReaddirRequest| tx.readdir(q),
-                    move |m, out| Ok(m.readdir_reply(client, out)),
-                )
-                .await
-            }
+            Op::MdtReaddir => self.readdir(caller, body).await,
             Op::MdtReadlink => self.op(caller, body, |tx, q: &InodeRequest| tx.readlink(q), value).await,
+            // Who asks is not told, and users there are not who they are here: none of them learns names that it may not search for.
+            Op::MdtFid2path if self.limits_of(caller).is_some_and(|l| l.changes_ids()) => Err(FsError::NotPermitted),
             Op::MdtFid2path => self.op(caller, body, |tx, q: &Fid2pathRequest| tx.fid2path(q), value).await,
             Op::MdtGetxattr => {
                 let limits = self.limits_of(caller);
@@ -123,6 +121,19 @@ impl Mds {
         }
     }
 
+    async fn serve_setattr(self: &Rc<Self>, caller: Caller, body: &[u8]) -> Result<Outcome, FsError> {
+        let client = caller.client;
+        let set = |tx: &mut Tx<'_>, q: &SetattrRequest| Ok((tx.setattr(q)?, tx.timed(q)));
+        // What is refused after all has set nothing.
+        let finish = move |m: &Rc<Mds>, (out, timed): (_, Option<(_, _)>)| {
+            if let Some((fid, at)) = timed {
+                m.handles.borrow_mut().time_set(fid, client, at);
+            }
+            m.entry_reply(client, out)
+        };
+        self.op(caller, body, set, finish).await
+    }
+
     /// Requests about locks. Their inode is the server's from here on, and the client's again in the answer.
     async fn serve_lock(self: &Rc<Self>, caller: Caller, op: Op, body: &[u8]) -> Result<Outcome, FsError> {
         let client = caller.client;
@@ -130,7 +141,7 @@ impl Mds {
             Op::LockEnqueue => {
                 let mut q: EnqueueRequest = wire::decode(body).map_err(FsError::from)?;
                 q.lock.fid = self.fid_of(client, q.lock.fid);
-                self.may_name(caller, q.lock.fid).await?;
+                self.may_lock(caller, &q.lock).await?;
                 self.enqueue(caller, &q).await?
             }
             Op::LockConvert => {
@@ -171,7 +182,7 @@ impl Mds {
     }
 
     fn open_reply(&self, client: ClientId, out: OpenOut) -> Result<OpenReply, FsError> {
-        let OpenOut { mut entry, created, writes, handle, suspect, known_layout } = out;
+        let OpenOut { mut entry, created, writes, handle, told, suspect, known_layout } = out;
         let fid = entry.inode.as_ref().map(|i| i.fid).unwrap_or_default();
         let known = entry.inode.as_ref().is_some_and(|i| i.layout_gen == known_layout);
         if known && known_layout != u32::MAX && !created {
@@ -179,7 +190,18 @@ impl Mds {
         }
         // The handle first: a writer's own open must not keep its own lease away, but others' do.
         let handle = self.make_handle(Open { client, fid, writes }, handle, suspect);
+        if let Some(told) = told {
+            self.handles.borrow_mut().made_again(client, handle, told);
+        }
         Ok(OpenReply { entry: self.entry_reply(client, entry)?, handle, created })
+    }
+
+    /// A page of a directory. Where users are others here than at their client no open of the directory stands for the right to
+    /// read it: that with O_PATH is not checked, and what is told again after a restart is not either.
+    async fn readdir(self: &Rc<Self>, caller: Caller, body: &[u8]) -> Result<Outcome, FsError> {
+        let believed = self.limits_of(caller).is_none_or(|l| !l.changes_ids());
+        let list = move |tx: &mut Tx<'_>, q: &ReaddirRequest| tx.readdir(q, believed);
+        self.op(caller, body, list, move |m, out| Ok(m.readdir_reply(caller.client, out))).await
     }
 
     async fn close(self: &Rc<Self>, caller: Caller, body: &[u8]) -> Result<Outcome, FsError> {
@@ -244,7 +266,12 @@ impl Mds {
                 };
                 let fid = self.fid_of(header.client, reply.entry.attr.fid);
                 let open = Open { client: header.client, fid, writes: writes(q.flags) };
-                self.handles.borrow_mut().reopen(reply.handle, open);
+                let mut handles = self.handles.borrow_mut();
+                handles.reopen(reply.handle, open);
+                if header.flags.has(wire::Flags::REPLAY) {
+                    handles.made_again(header.client, reply.handle, false);
+                }
+                drop(handles);
                 strip(&mut reply.entry);
                 record.body = wire::encode(&reply);
             }
@@ -424,19 +451,12 @@ impl Mds {
         for handle in handles {
             let caller = Caller::on_behalf_of(client);
             let finish = move |m: &Rc<Mds>, ()| {
-                let mut handles = m.handles.borrow_mut();
-                if let Some(open) = handles.get(client, handle).filter(|o| o.writes) {
-                    handles.told(open.fid, client);
-                }
-                if let Some(open) = handles.close(client, handle)
-                    && open.writes
-                {
-                    handles.suspect(open.fid);
-                }
+                m.lose_open(client, handle);
                 Ok(())
             };
             if let Err(e) = self.run(caller, |tx| tx.close_lost(client, handle), finish).await {
-                tracing::error!(%client, %handle, "an open of a lost client could not be closed: {e}");
+                tracing::error!(%client, %handle, "the end of a lost client's open could not be stored: {e}");
+                self.lose_open_unstored(client, handle, e);
             }
         }
         self.remembered.borrow_mut().remove(&client);
@@ -576,6 +596,9 @@ impl Service for Mds {
     }
     fn told_everything(&self, client: ClientId) {
         self.quiet.came_back(client);
+        if let Some(me) = self.me.borrow().upgrade() {
+            me.end_untold(client);
+        }
     }
     fn recovered(&self) {
         if let Some(me) = self.me.borrow().upgrade() {

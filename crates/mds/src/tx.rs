@@ -100,8 +100,10 @@ pub struct Tx<'a> {
     pub transno: u64,
     /// The directory that is the client's root.
     pub(crate) root: Fid,
-    /// It was permitted and answered before a restart: no checks of rights, no surprises.
+    /// It was answered before a restart.
     pub replay: bool,
+    /// The client's credential limits what it may do: what it says was permitted and answered before is not believed.
+    pub(crate) limited: bool,
     /// Remember the answer although nothing in the store changes (opens).
     pub remember: bool,
     pub(crate) puts: SmallVec<[(Key, Option<Vec<u8>>); 8]>,
@@ -139,6 +141,7 @@ impl<'a> Tx<'a> {
             transno,
             root: Fid::ROOT,
             replay,
+            limited: false,
             remember: false,
             puts: SmallVec::new(),
             claims: SmallVec::new(),
@@ -158,6 +161,12 @@ impl<'a> Tx<'a> {
     pub(crate) fn keeps_objects(&mut self) -> Vec<layout::StripeObject> {
         self.claimed.clear();
         std::mem::take(&mut self.taken)
+    }
+
+    /// Whether it was permitted before a restart, for all that matters here: no checks of rights, no surprises.
+    #[must_use]
+    pub(crate) fn is_trusted(&self) -> bool {
+        self.replay && !self.limited
     }
 
     /// Whether it changes the store.

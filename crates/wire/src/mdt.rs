@@ -250,7 +250,7 @@ message! {
     }
     /// How one open ended.
     Closed {
-        /// 0, or EBADF: the client has no such open.
+        /// 0, or EBADF: the client has no such open; or ESTALE: it names a file that is not below the client's root.
         status: u16,
         /// The inode after the close; `fid` zero: it went with its last open.
         attr: Attr,

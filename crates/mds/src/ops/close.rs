@@ -55,9 +55,11 @@ impl Tx<'_> {
                     ended.push((close.handle, open, close.valid));
                     Ok(self.close_one(&open, &left, close)?)
                 }
+                None if !self.replay && close.handle.0 != 0 => Err(FsError::BadHandle),
+                // It names its inode itself.
+                None if !self.is_within(close.fid)? => Err(FsError::Stale),
                 None if self.replay => Ok(self.close_unknown(close).map(|()| None)?),
-                None if close.handle.0 == 0 => Ok(self.close_untold(close)?),
-                None => Err(FsError::BadHandle),
+                None => Ok(self.close_untold(close)?),
             };
             out.push(inode.map(|inode| Closed { close: close.clone(), inode, transno: self.transno }));
         }

@@ -1,6 +1,6 @@
 //! New inodes: mkdir, mknod, symlink, and what `open` makes.
 use layout::{LayoutSpec, StripeObject};
-use types::{Fid, FsError};
+use types::{Fid, FsError, ObjectId};
 use wire::changelog::ChangeKind;
 use wire::mdt::{CreateRequest, Cred, NodeKind};
 
@@ -10,7 +10,7 @@ use crate::perm::{ACL_ACCESS, ACL_DEFAULT, is_privileged, keeps_setgid};
 use crate::record::{
     Inode, InodeFlags, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, S_ISGID, S_IXGRP,
 };
-use crate::tx::{Done, Fail, Tx};
+use crate::tx::{Done, Tx};
 
 /// Size that directories show.
 const DIR_SIZE_BYTES: u64 = 4096;
@@ -27,7 +27,7 @@ impl Tx<'_> {
                 kind @ (S_IFREG | S_IFIFO | S_IFSOCK) => kind,
                 // 0/0 is no device: what union mounts put where a name is gone, which Linux lets everybody make.
                 S_IFCHR if q.rdev == 0 => S_IFCHR,
-                kind @ (S_IFCHR | S_IFBLK) if is_privileged(&q.cred) || self.replay => kind,
+                kind @ (S_IFCHR | S_IFBLK) if is_privileged(&q.cred) || self.is_trusted() => kind,
                 S_IFCHR | S_IFBLK => return Err(FsError::NotPermitted.into()),
                 _ => return Err(FsError::Invalid.into()),
             },
@@ -73,6 +73,10 @@ impl Tx<'_> {
     /// A new inode as its directory, the caller and the umask make it; not stored yet.
     pub(crate) fn new_inode(&mut self, cred: &Cred, dir: &Inode, kind: u32, mode: u32, umask: u32) -> Done<Inode> {
         let is_dir = kind == S_IFDIR;
+        // A replay's number comes from its client.
+        if self.replay && self.read(&keys::inode(self.new_fid()), |v| v.is_some())? {
+            return Err(FsError::Exists.into());
+        }
         let mut inode = Inode {
             fid: self.new_fid(),
             mode: kind | (mode & 0o7777),
@@ -149,16 +153,11 @@ impl Tx<'_> {
     /// Objects for a new file: as the request says, else its directory, else the root, else the configuration. In a
     /// replay the request carries the layout that was answered, and the file gets exactly that.
     pub(crate) fn give_layout(&mut self, inode: &mut Inode, dir: Option<&Inode>, wish: &[u8]) -> Done<()> {
-        if self.replay {
-            match self.take_stored_layout(inode, wish) {
-                Ok(()) => {
-                    self.set_layout(inode, wish.to_vec());
-                    return Ok(());
-                }
-                // The answer had no layout.
-                Err(Fail::Fs(_)) => {}
-                Err(wait) => return Err(wait),
-            }
+        // Where the answer had no layout the wish is none either.
+        if self.replay && layout::xattr::decode_layout(wish).is_ok() {
+            self.take_stored_layout(inode, wish)?;
+            self.set_layout(inode, wish.to_vec());
+            return Ok(());
         }
         let spec = if wish.is_empty() {
             LayoutSpec::default()
@@ -176,7 +175,14 @@ impl Tx<'_> {
     pub(crate) fn take_stored_layout(&mut self, inode: &mut Inode, bytes: &[u8]) -> Done<()> {
         let (_, layout) = layout::xattr::decode_layout(bytes).map_err(FsError::from)?;
         for o in layout.objects() {
-            self.take_from_lost_and_found(o)?;
+            let saved_for = self.take_from_lost_and_found(o)?;
+            let is_missing = self.mds.pools.borrow().may_have_given(o) || saved_for == Some(inode.uid);
+            // Else it is another file's, for all that is known here, and its bytes would be this client's.
+            if self.limited && !is_missing {
+                let (client, object) = (self.client, o.object);
+                tracing::warn!(%client, %object, "a replay names an object that was given to nobody whose file is missing");
+                return Err(FsError::NotPermitted.into());
+            }
             if self.mds.pools.borrow_mut().replayed(o) {
                 self.claimed.push(*o);
             }
@@ -187,12 +193,12 @@ impl Tx<'_> {
     }
 
     /// A repair between the crash and this replay has made a file of an object that nobody seemed to own (`crate::repair`): its owner
-    /// has come, and that file goes without the object.
-    fn take_from_lost_and_found(&mut self, object: &StripeObject) -> Done<()> {
-        let Some(mut found) = self.find_inode(object.object.0)? else { return Ok(()) };
-        if types::planted!("adopted-kept") {
-            return Ok(());
-        }
+    /// has come, and that file goes without the object. Whose that file was.
+    fn take_from_lost_and_found(&mut self, object: &StripeObject) -> Done<Option<u32>> {
+        // Such a file has the id of its object. Any other file is not what a replay may take away.
+        let is_object = object.object.0.seq == ObjectId::seq_of(object.ost);
+        let found = if is_object { self.find_inode(object.object.0)? } else { None };
+        let Some(mut found) = found.filter(|_| !types::planted!("adopted-kept")) else { return Ok(None) };
         while !found.parent.is_zero() {
             let (mut dir, place) = (self.inode_of_store(found.parent)?, found.place);
             self.remove_entry(dir.fid, place)?;
@@ -200,7 +206,8 @@ impl Tx<'_> {
             self.remove_link(&mut found, dir.fid, place)?;
         }
         found.set(InodeFlags::HAS_LAYOUT, false);
-        self.remove_inode(&found)
+        self.remove_inode(&found)?;
+        Ok(Some(found.uid))
     }
 
     /// Chooses OSTs and takes objects.

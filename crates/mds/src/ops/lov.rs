@@ -113,6 +113,7 @@ impl Tx<'_> {
         if !self.replay || !inode.is_file() || xattr::decode_layout(&bytes).is_err() {
             return Err(FsError::NotSupported.into());
         }
+        self.may(&q.cred, inode, MAY_WRITE)?;
         if inode.has(InodeFlags::HAS_LAYOUT) {
             if self.layout_bytes(inode)? == bytes {
                 return Ok(bytes);

@@ -1,7 +1,7 @@
 //! Open: by name or FID, with create, truncate, O_TMPFILE; and its replay.
 use types::{Fid, FsError, HandleId};
 use wire::changelog::ChangeKind;
-use wire::mdt::{LockBits, OpenRequest};
+use wire::mdt::{Cred, LockBits, OpenRequest};
 
 use super::{EntryOut, is_dots};
 use crate::keys;
@@ -32,6 +32,9 @@ impl OpenFlags {
     fn writes(self) -> bool {
         !self.has(Self::PATH) && matches!(self.0 & Self::ACCMODE, Self::WRONLY | Self::RDWR)
     }
+    fn truncates(self, inode: &Inode) -> bool {
+        self.has(Self::TRUNC) && inode.is_file() && !self.has(Self::PATH)
+    }
     fn wanted_rights(self) -> u32 {
         if self.has(Self::PATH) {
             return 0;
@@ -59,6 +62,8 @@ pub(crate) struct OpenOut {
     pub writes: bool,
     /// Set in replays.
     pub handle: HandleId,
+    /// Set in replays: whether it is told as state, or a transaction.
+    pub told: Option<bool>,
     /// The size was wrong before this open already.
     pub suspect: bool,
     pub known_layout: u32,
@@ -69,6 +74,9 @@ impl Tx<'_> {
     pub(crate) fn open(&mut self, q: &OpenRequest) -> Done<OpenOut> {
         let flags = OpenFlags(q.flags);
         self.remember = true;
+        if self.replay && !self.mds.is_of_earlier_start(q.handle.0) {
+            return Err(FsError::Invalid.into());
+        }
         // What was granted before a restart stays granted.
         if !self.replay && !self.mds.handles.borrow_mut().admit(self.client, self.mds.config.opens_max) {
             return Err(FsError::TooManyOpen.into());
@@ -78,7 +86,7 @@ impl Tx<'_> {
         out.writes = flags.writes();
         out.known_layout = q.known_layout;
         if self.replay {
-            out.handle = q.handle;
+            (out.handle, out.told) = (q.handle, Some(self.transno == 0));
         }
         Ok(out)
     }
@@ -87,7 +95,9 @@ impl Tx<'_> {
         if self.replay {
             let fid = if q.fid.is_zero() { self.new_fid() } else { q.fid };
             if let Some(inode) = self.find_inode(fid)? {
-                return self.reopen(q, inode, flags);
+                // The number of its transaction, which its client tells, may be that of somebody else's file.
+                let within = self.is_within(fid)?;
+                return if within { self.reopen(q, inode, flags) } else { Err(FsError::Stale.into()) };
             }
             if self.transno == 0 {
                 return Err(FsError::Stale.into());
@@ -146,20 +156,12 @@ impl Tx<'_> {
         if inode.kind() == S_IFSOCK && !flags.has(OpenFlags::PATH) {
             return Err(FsError::NoDevice.into());
         }
-        self.may(&q.cred, &inode, flags.wanted_rights())?;
-        if flags.has(OpenFlags::NOATIME) {
-            self.must_own(&q.cred, &inode)?;
-        }
+        self.may_open(&q.cred, &inode, flags)?;
         self.rests_on_inode(inode.fid);
         let suspect = inode.has(InodeFlags::SIZE_UNKNOWN) && self.mds.handles.borrow().writers(inode.fid) == 0;
-        let truncates = flags.has(OpenFlags::TRUNC) && inode.is_file() && !flags.has(OpenFlags::PATH);
+        let truncates = flags.truncates(&inode);
         if truncates {
-            (inode.size, inode.blocks) = (0, 0);
-            (inode.mtime, inode.ctime) = (self.now, self.now);
-            if !is_privileged(&q.cred) {
-                kill_set_ids(&mut inode, &q.cred);
-            }
-            self.record(ChangeKind::Truncate, Some(&q.cred), |r| r.target = inode.fid);
+            self.truncate(&q.cred, &mut inode);
         }
         if flags.writes() && inode.is_file() {
             let given = self.first_layout(&mut inode, &q.layout)?;
@@ -170,6 +172,21 @@ impl Tx<'_> {
         }
         let entry = self.entry(inode, true)?;
         Ok(OpenOut { entry, suspect, ..OpenOut::default() })
+    }
+
+    fn may_open(&mut self, cred: &Cred, inode: &Inode, flags: OpenFlags) -> Done<()> {
+        self.may(cred, inode, flags.wanted_rights())?;
+        if flags.has(OpenFlags::NOATIME) { self.must_own(cred, inode) } else { Ok(()) }
+    }
+
+    /// The file loses what is in it with O_TRUNC; the inode itself is to be stored by the caller.
+    fn truncate(&mut self, cred: &Cred, inode: &mut Inode) {
+        (inode.size, inode.blocks) = (0, 0);
+        (inode.mtime, inode.ctime) = (self.now, self.now);
+        if !is_privileged(cred) {
+            kill_set_ids(inode, cred);
+        }
+        self.record(ChangeKind::Truncate, Some(cred), |r| r.target = inode.fid);
     }
 
     /// Objects for a file that was made without, for its first writer. Whether it got them now.
@@ -240,14 +257,26 @@ impl Tx<'_> {
     fn reopen(&mut self, q: &OpenRequest, mut inode: Inode, flags: OpenFlags) -> Done<OpenOut> {
         let writes = flags.writes() && inode.is_file();
         let suspect = writes && inode.has(InodeFlags::SIZE_UNKNOWN);
-        if inode.fid == self.new_fid() {
+        let is_own = inode.fid == self.new_fid() && (!self.limited || inode.uid == q.cred.uid);
+        if is_own {
             self.rests_on_nothing();
         } else {
             self.rests_on_inode(inode.fid);
         }
+        // Told as state it is an open that was permitted, whatever rights were left since.
+        if self.transno != 0 && !is_own {
+            self.may_open(&q.cred, &inode, flags)?;
+        }
+        let truncates = self.transno != 0 && !is_own && flags.truncates(&inode);
+        if truncates {
+            self.truncate(&q.cred, &mut inode);
+        }
         let given = writes && self.transno != 0 && self.first_layout(&mut inode, &q.layout)?;
-        if given || writes && !inode.has(InodeFlags::SIZE_UNKNOWN) {
+        let unknown = writes && !inode.has(InodeFlags::SIZE_UNKNOWN);
+        if given || unknown {
             inode.set(InodeFlags::SIZE_UNKNOWN, true);
+        }
+        if given || unknown || truncates {
             self.put_inode(&inode);
         }
         let entry = self.entry(inode, true)?;

@@ -74,7 +74,8 @@ impl Tx<'_> {
 
     /// Whether a client may still open the inode, which has no name: then it stays until that ends.
     pub(crate) fn keep(&mut self, fid: Fid) -> bool {
-        let keeps = self.mds.may_be_opened(fid, None);
+        // In a recovery opens and locks are still being told: what nobody turns out to have goes when it is over.
+        let keeps = self.mds.recovering.get() || self.mds.may_be_opened(fid, None);
         if keeps {
             self.mds.handles.borrow_mut().keep(fid);
         }

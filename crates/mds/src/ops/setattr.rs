@@ -1,6 +1,6 @@
 //! chmod, chown, truncate, utimens, and clearing set-id bits.
 use layout::FILE_SIZE_MAX;
-use types::FsError;
+use types::{Fid, FsError, WallTime};
 use wire::changelog::ChangeKind;
 use wire::mdt::{Cred, LockBits, SetBits, SetattrRequest};
 
@@ -52,10 +52,12 @@ impl Tx<'_> {
         }
         self.claim(inode.fid, bits);
         self.record_attributes(q);
-        if has(SetBits::MTIME | SetBits::MTIME_NOW) {
-            self.mds.handles.borrow_mut().time_set(inode.fid, self.client, self.now);
-        }
         self.entry(inode, false)
+    }
+
+    /// Whose modification time a setattr that goes through has set, and when.
+    pub(crate) fn timed(&self, q: &SetattrRequest) -> Option<(Fid, WallTime)> {
+        (q.valid & (SetBits::MTIME | SetBits::MTIME_NOW) != 0).then_some((q.fid, self.now))
     }
 
     /// Attributes that stand for more come first; what only a client's bookkeeping sets is no record.
@@ -74,7 +76,7 @@ impl Tx<'_> {
 
     fn change_owner(&mut self, q: &SetattrRequest, inode: &mut Inode) -> Done<()> {
         let cred = &q.cred;
-        let free = is_privileged(cred) || self.replay;
+        let free = is_privileged(cred) || self.is_trusted();
         let owns = cred.uid == inode.uid;
         let (sets_uid, sets_gid) = (q.valid & SetBits::UID != 0, q.valid & SetBits::GID != 0);
         let keeps_uid = owns && q.uid == inode.uid;
@@ -102,7 +104,7 @@ impl Tx<'_> {
         }
         self.must_own(&q.cred, inode)?;
         let mut mode = q.mode & 0o7777;
-        if mode & S_ISGID != 0 && !keeps_setgid(&q.cred, inode.gid) && !self.replay {
+        if mode & S_ISGID != 0 && !keeps_setgid(&q.cred, inode.gid) {
             mode &= !S_ISGID;
         }
         inode.mode = inode.mode & S_IFMT | mode;
@@ -125,7 +127,9 @@ impl Tx<'_> {
         }
         let by_handle =
             self.mds.handles.borrow().get(self.client, q.handle).is_some_and(|o| o.fid == inode.fid && o.writes);
-        if !by_handle {
+        // Opens are told after transactions.
+        let replayed_by_handle = self.replay && q.handle.0 != 0;
+        if !by_handle && !replayed_by_handle {
             self.may(&q.cred, inode, MAY_WRITE)?;
         }
         inode.size = q.size;

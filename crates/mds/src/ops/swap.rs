@@ -44,11 +44,11 @@ impl Tx<'_> {
         if is_its || !other.has(InodeFlags::HAS_LAYOUT) || !file.has(InodeFlags::HAS_LAYOUT) {
             return Err(FsError::Invalid.into());
         }
-        // Layouts have the last bits of it.
-        if u32::from(file.layout_gen as u16) != q.generation {
+        let (ours, theirs) = (self.layout_of(&file)?, self.layout_of(&other)?);
+        // What clients see of it. An inode that a repair made may say more.
+        if u32::from(ours.generation()) != q.generation {
             return Err(FsError::Stale.into());
         }
-        let (ours, theirs) = (self.layout_of(&file)?, self.layout_of(&other)?);
         // An OST that is being emptied gets no files, also none that were copied there before that began.
         let closed = |o: &layout::StripeObject| self.mds.pools.borrow().get(o.ost).is_none_or(|p| p.closed);
         if theirs.objects().iter().any(closed) {

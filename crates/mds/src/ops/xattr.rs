@@ -223,7 +223,7 @@ impl Tx<'_> {
             {
                 Ok(())
             }
-            _ if self.replay => Ok(()),
+            _ if self.is_trusted() => Ok(()),
             _ => Err(FsError::NotPermitted.into()),
         }
     }

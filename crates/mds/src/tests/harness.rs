@@ -42,6 +42,10 @@ pub struct FakeOsts {
     pub taken: std::cell::Cell<u64>,
     /// They are of before there were owners.
     pub unowned: std::cell::Cell<bool>,
+    /// They refuse whatever is about one of these.
+    pub damaged: RefCell<Vec<ObjectId>>,
+    /// They never answer what they are asked to destroy.
+    pub silent: std::cell::Cell<bool>,
     /// Last object of each that exists.
     pub last: RefCell<std::collections::BTreeMap<OstIndex, u32>>,
 }
@@ -95,14 +99,25 @@ impl OstPort for FakePort {
             }
             Op::OstDestroy => {
                 let q: DestroyRequest = wire::decode(&body).unwrap();
-                self.all.destroyed.borrow_mut().extend(q.objects);
-                Ok(Vec::new())
+                if self.all.silent.get() {
+                    return Box::pin(std::future::pending());
+                }
+                if q.objects.iter().any(|o| self.all.damaged.borrow().contains(o)) {
+                    Err(FsError::Corrupt)
+                } else {
+                    self.all.destroyed.borrow_mut().extend(q.objects);
+                    Ok(Vec::new())
+                }
             }
             Op::OstQuota => Ok(wire::encode(&self.all.quota(self.ost, &wire::decode(&body).unwrap()))),
             Op::OstOwn => {
                 let q: OwnRequest = wire::decode(&body).unwrap();
-                self.all.owned.borrow_mut().extend(q.objects);
-                Ok(Vec::new())
+                if q.objects.iter().any(|o| self.all.damaged.borrow().contains(&o.object)) {
+                    Err(FsError::Corrupt)
+                } else {
+                    self.all.owned.borrow_mut().extend(q.objects);
+                    Ok(Vec::new())
+                }
             }
             Op::OstStatfs => Ok(wire::encode(&statfs)),
             Op::OstSync => Ok(Vec::new()),

@@ -41,10 +41,11 @@ fn a_client_opens_no_more_files_than_the_limit_and_hinders_no_other() {
     mine.close(held[0].handle, held[0].entry.attr.fid, 0, 0).unwrap();
     open(&mine, "more").unwrap();
     // What was open before a restart is open after it, however many these are.
-    let again = OpenRequest { handle: held[0].handle, ..mine.open_request(held[0].entry.attr.fid, "", 0, 0) };
+    let before = types::HandleId(7);
+    let again = OpenRequest { handle: before, ..mine.open_request(held[0].entry.attr.fid, "", 0, 0) };
     let again = OpenRequest { fid: held[0].entry.attr.fid, ..again };
     let (reply, _) = mine.call_as::<_, OpenReply>(Some(0), Op::MdtOpen, &again).unwrap();
-    assert_eq!((reply.handle, fs.mds.handles.borrow().opens_of(mine.client)), (held[0].handle, 4));
+    assert_eq!((reply.handle, fs.mds.handles.borrow().opens_of(mine.client)), (before, 4));
 }
 
 #[test]

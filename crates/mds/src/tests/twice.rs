@@ -111,5 +111,7 @@ fn what_a_repair_between_the_deaths_saved_is_not_destroyed() {
     let fs = fs.on(kv);
     recovered(&fs);
     assert_eq!(times_destroyed(&fs, &lost), 0);
-    assert!(fs.getattr(object.0).is_ok(), "it is in lost+found");
+    let attr = fs.getattr(object.0).expect("it is in lost+found");
+    // Migrations name that of the layout.
+    assert_eq!(attr.layout_gen, 0);
 }

@@ -1,0 +1,140 @@
+//! Clients whose replays say what no server has ever answered them.
+use layout::StripeObject;
+use ptlrpc::Limits;
+use types::{ClientId, Fid, FsError, HandleId, Transno};
+use wire::Op as Rpc;
+use wire::credential::{Credential, CredentialFlags};
+use wire::mdt::*;
+
+use super::harness::{Fs, user};
+use crate::entering::Enters;
+use crate::mds::{Answered, Caller};
+use crate::tx::{Done, Tx};
+
+const ROOT: Fid = Fid::ROOT;
+
+/// A server in its recovery, with a directory "d" that everybody may write to and files of root's that nobody else may.
+struct Recovering {
+    fs: Fs,
+    dir: Fid,
+    secret: Fid,
+    object: StripeObject,
+    /// What the client was answered, and what is lost: the next file's request as it is replayed, and its transaction.
+    lost: (OpenRequest, u64),
+}
+
+fn recovering() -> Recovering {
+    let fs = Fs::new();
+    fs.world.run(fs.mds.remember_client(ClientId(1), Rpc::MdtOpen, || false)).unwrap();
+    let dir = fs.mkdir_mode(ROOT, "d", 0o777).unwrap();
+    fs.chmod(dir, 0o777).unwrap();
+    let secret = fs.create(dir, "secret").unwrap();
+    fs.chmod(secret, 0o600).unwrap();
+    let object = layout::xattr::decode_layout(&fs.getxattr(secret, "lustre.lov").unwrap()).unwrap().1.objects()[0];
+    fs.sync();
+    let mut request = fs.by(user(1000)).open_request(dir, "lost", 0o302, 0o400);
+    let (reply, transno) = fs.call_as::<_, OpenReply>(None, Rpc::MdtOpen, &request).unwrap();
+    (request.fid, request.handle, request.layout) = (reply.entry.attr.fid, reply.handle, reply.entry.layout);
+    let fs = fs.crash();
+    assert_eq!(fs.lookup(dir, "lost"), Err(FsError::NotFound), "it was not committed");
+    Recovering { fs, dir, secret, object, lost: (request, transno) }
+}
+
+/// Of a client whose root is nobody in particular here.
+fn squashed() -> Limits {
+    let (version, id, name, flags) = (1, 9, "lab".into(), CredentialFlags::SQUASH_ROOT);
+    let (squash_uid, squash_gid) = (1000, 1000);
+    Limits::new(Credential { version, id, name, flags, squash_uid, squash_gid, ..Credential::default() }).unwrap()
+}
+
+/// A replay in a session that such a credential limits, as the service carries it out.
+fn limited<Q: Enters + Clone, T>(
+    fs: &Fs,
+    transno: u64,
+    q: &Q,
+    op: impl Fn(&mut Tx<'_>, &Q) -> Done<T>,
+) -> Result<(), FsError> {
+    let (limits, mut q) = (squashed(), q.clone());
+    q.enter(&limits)?;
+    let caller = Caller { client: ClientId(1), replay: Some(Transno(transno)), basis: 0, slot: None };
+    let within = |tx: &mut Tx<'_>| {
+        tx.within(&limits, &q.names())?;
+        op(tx, &q).map(drop)
+    };
+    fs.world.run(fs.mds.run(caller, within, |_, ()| Ok(()))).map(|_: Answered<()>| ())
+}
+
+#[test]
+fn a_replay_of_what_no_server_of_before_can_have_answered_is_refused() {
+    let r = recovering();
+    let name = CreateRequest { parent: ROOT, name: "n".into(), mode: 0o755, ..CreateRequest::default() };
+    for transno in [u64::MAX, u64::MAX - 1, r.fs.mds.boot << 40, (r.fs.mds.boot << 40) + 1, 1 << 32] {
+        let answer = r.fs.call_as::<_, EntryReply>(Some(transno), Rpc::MdtCreate, &name);
+        assert_eq!(answer.unwrap_err(), FsError::Invalid, "{transno:#x}");
+    }
+    for handle in [u64::MAX, r.fs.mds.boot << 40 | 1] {
+        let request = OpenRequest { fid: r.dir, handle: HandleId(handle), ..r.fs.open_request(r.dir, "", 0, 0) };
+        let answer = r.fs.call_as::<_, OpenReply>(Some(0), Rpc::MdtOpen, &request);
+        assert_eq!(answer.unwrap_err(), FsError::Invalid, "{handle:#x}");
+    }
+    ptlrpc::Service::recovered(&*r.fs.mds);
+    r.fs.create(ROOT, "goes on").unwrap();
+}
+
+#[test]
+fn a_replay_makes_nothing_in_the_place_of_what_is_there() {
+    let r = recovering();
+    let of_secret = (r.secret.seq - Fid::MDT_SEQ_FIRST) << 32 | u64::from(r.secret.oid);
+    let name = CreateRequest { parent: ROOT, name: "n".into(), mode: 0o777, ..CreateRequest::default() };
+    let answer = r.fs.call_as::<_, EntryReply>(Some(of_secret), Rpc::MdtCreate, &name);
+    assert_eq!(answer.unwrap_err(), FsError::Exists);
+    assert_eq!(r.fs.getattr(r.secret).unwrap().mode & 0o7777, 0o600);
+}
+
+#[test]
+fn a_replayed_layout_takes_no_file_away_that_it_names_as_its_object() {
+    let r = recovering();
+    let (mut request, transno) = r.lost.clone();
+    let object = StripeObject { object: types::ObjectId(r.secret), ..r.object };
+    let forged = layout::Layout::new(layout::StripeSize::DEFAULT, layout::Pattern::Raid0, None, vec![object]);
+    if let Ok(forged) = forged {
+        request.layout = layout::xattr::encode_layout(&forged, request.fid, layout::xattr::Form::Stored).into();
+        drop(r.fs.call_as::<_, OpenReply>(Some(transno), Rpc::MdtOpen, &request));
+    }
+    assert_eq!(r.fs.lookup(r.dir, "secret").unwrap().fid, r.secret);
+}
+
+#[test]
+fn a_limited_client_gets_only_objects_by_a_replay_that_were_given_to_a_file_that_is_missing() {
+    let r = recovering();
+    let (request, transno) = r.lost.clone();
+    let forged =
+        layout::Layout::new(layout::StripeSize::DEFAULT, layout::Pattern::Raid0, None, vec![r.object]).unwrap();
+    let layout = layout::xattr::encode_layout(&forged, request.fid, layout::xattr::Form::Stored);
+    let stolen = OpenRequest { layout: layout.into(), ..request.clone() };
+    let open = |tx: &mut Tx<'_>, q: &OpenRequest| tx.open(q);
+    assert_eq!(limited(&r.fs, transno, &stolen, open), Err(FsError::NotPermitted));
+    assert_eq!(r.fs.lookup(r.dir, "lost"), Err(FsError::NotFound));
+    // The true one is carried out, also for a mode that would not let it be opened again.
+    assert_eq!(limited(&r.fs, transno, &request, open), Ok(()));
+    assert_eq!(r.fs.lookup(r.dir, "lost").unwrap().fid, request.fid);
+    assert_eq!(
+        limited(&r.fs, 0, &OpenRequest { parent: request.fid, name: Default::default(), ..request }, open),
+        Ok(())
+    );
+}
+
+#[test]
+fn a_limited_client_may_no_more_in_a_replay_than_otherwise() {
+    let r = recovering();
+    let transno = r.lost.1 + 1;
+    let chmod = SetattrRequest { fid: r.secret, valid: SetBits::MODE, mode: 0o777, ..SetattrRequest::default() };
+    let answer = limited(&r.fs, transno, &chmod, |tx, q| tx.setattr(q));
+    assert_eq!(answer, Err(FsError::NotPermitted));
+    let mkdir = CreateRequest { parent: ROOT, name: "n".into(), mode: 0o755, ..CreateRequest::default() };
+    assert_eq!(limited(&r.fs, transno, &mkdir, |tx, q| tx.create(q)), Err(FsError::Access));
+    let open = OpenRequest { fid: r.secret, ..r.fs.open_request(r.secret, "", 0o1002, 0) };
+    assert_eq!(limited(&r.fs, transno, &open, |tx, q| tx.open(q)), Err(FsError::Access));
+    let mkdir = CreateRequest { parent: r.dir, ..mkdir };
+    assert_eq!(limited(&r.fs, transno, &mkdir, |tx, q| tx.create(q)), Ok(()), "it may");
+}
