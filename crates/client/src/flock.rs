@@ -16,6 +16,8 @@ use crate::sessions::Sessions;
 
 /// Pause before a server that failed is told again that a lock was given up.
 const TELL_AGAIN: Duration = Duration::from_secs(1);
+/// Interrupted requests that are remembered in case their grant was on its way; the grant of an older one counts as unexpected.
+const INTERRUPTED_MAX: usize = 1024;
 
 /// One lock call of a program.
 #[derive(Clone, Copy, Debug)]
@@ -45,13 +47,27 @@ pub struct Blocker {
     pub pid: u32,
 }
 
+/// A request that waits at the server.
+struct Waiting {
+    request: EnqueueRequest,
+    memory: FlockRequest,
+    /// A restarted server is being asked again.
+    asked_again: Cell<bool>,
+    /// Its program waits no longer: the server is to forget it.
+    withdrawn: Cell<bool>,
+    /// Its program was told that it was interrupted, and no grant came since.
+    unclaimed: Cell<bool>,
+}
+
 /// fcntl and flock locks of a client.
 pub struct Flocks {
     sessions: Rc<Sessions>,
     next: Cell<u64>,
     waiting: RefCell<BTreeMap<u64, OneSender<Result<(), FsError>>>>,
     /// What those who wait asked for: a restarted server is asked again.
-    asked: RefCell<BTreeMap<u64, EnqueueRequest>>,
+    asked: RefCell<BTreeMap<u64, Rc<Waiting>>>,
+    /// Requests that were interrupted: a grant of one that was on its way is given back when it comes.
+    interrupted: RefCell<BTreeMap<u64, Rc<Waiting>>>,
     /// Requests under way that may have to wait, each with the completion that came before its answer. Nothing else is
     /// kept of completions: there are at most as many as requests in flight.
     asking: RefCell<BTreeMap<u64, Option<Result<(), FsError>>>>,
@@ -60,6 +76,8 @@ pub struct Flocks {
     giving_up: RefCell<BTreeMap<u64, FlockRequest>>,
     /// Completions that nobody waited for.
     unexpected: Cell<u64>,
+    /// Ranges that an eviction took, or that a restarted server had given to others.
+    lost: Cell<u64>,
     mirror: RefCell<Option<FlockMirror>>,
     /// Unlocks of what was held that the server refused, because it failed. The locks are given up: no restarted server is
     /// offered them. This one is told until it has heard, before anything else that their owners ask. At most one for
@@ -77,9 +95,11 @@ impl Flocks {
             next: Cell::new(0),
             waiting: RefCell::default(),
             asked: RefCell::default(),
+            interrupted: RefCell::default(),
             asking: RefCell::default(),
             giving_up: RefCell::default(),
             unexpected: Cell::new(0),
+            lost: Cell::new(0),
             mirror: RefCell::new(None),
             owed: RefCell::default(),
             pays: Cell::new(false),
@@ -92,14 +112,20 @@ impl Flocks {
         // Apart from the cookies of inode-bit locks at the same server.
         n | 1 << 62
     }
-    pub(crate) fn completed(&self, call: &CompletionCallback) {
+    pub(crate) fn completed(self: &Rc<Self>, call: &CompletionCallback) {
         let result = if call.status == 0 { Ok(()) } else { Err(FsError::from_errno(i32::from(call.status))) };
         tracing::trace!(call.cookie, call.status, "completed");
         match self.waiting.borrow_mut().remove(&call.cookie) {
             Some(waiter) => waiter.send(result),
             None => match self.asking.borrow_mut().get_mut(&call.cookie) {
                 Some(early) => *early = Some(result),
-                None => self.unexpected.set(self.unexpected.get() + 1),
+                None => {
+                    self.unexpected.set(self.unexpected.get() + 1);
+                    let late = self.interrupted.borrow_mut().remove(&call.cookie);
+                    if let Some(late) = late.filter(|_| result.is_ok()) {
+                        self.granted_late(&late);
+                    }
+                }
             },
         }
     }
@@ -112,15 +138,17 @@ impl Flocks {
     fn asking(&self, request: &FlockRequest) -> Asking<'_> {
         let cookie = request.cookie.0;
         self.asking.borrow_mut().insert(cookie, None);
-        if request.mode != FlockMode::Exclusive {
+        if request.mode != FlockMode::Exclusive || request.kind == FlockKind::Flock {
             self.giving_up.borrow_mut().insert(cookie, *request);
         }
         Asking { flocks: self, cookie }
     }
     /// The server does not know us any more: what was held is lost, and who waits is told.
     pub(crate) fn lost(&self) {
-        self.mirror.borrow_mut().take();
+        let mirror = self.mirror.borrow_mut().take();
+        self.note_lost(mirror.map_or(0, |m| m.for_replay(self.sessions.id()).count()));
         self.asked.borrow_mut().clear();
+        self.interrupted.borrow_mut().clear();
         self.owed.borrow_mut().clear();
         self.paid.notify();
         for waiter in std::mem::take(&mut *self.waiting.borrow_mut()).into_values() {
@@ -143,6 +171,49 @@ impl Flocks {
     }
     fn granted(&self, request: &FlockRequest) {
         self.mirror.borrow_mut().get_or_insert_with(FlockMirror::new).on_granted(request);
+    }
+    /// The server decided on a request without granting it: a flock that was to be converted is gone all the same.
+    fn not_granted(&self, request: &FlockRequest) {
+        if request.kind == FlockKind::Flock
+            && let Some(mirror) = self.mirror.borrow_mut().as_mut()
+        {
+            mirror.on_giving_up(request);
+        }
+    }
+    /// A lock came whose program was told that it was interrupted: it is given back. Of an owner who has others in the file
+    /// it may be one that he had: it stays.
+    fn granted_late(self: &Rc<Self>, late: &Waiting) {
+        if !late.unclaimed.replace(false) {
+            return;
+        }
+        let FlockRequest { fid, kind, owner, pid, extent, .. } = late.memory;
+        let had_some = self.holds(fid, kind, owner);
+        self.granted(&late.memory);
+        if had_some {
+            return;
+        }
+        let (me, mode) = (self.clone(), FlockMode::Unlock);
+        let unlock = LockCall { fid, whole: kind == FlockKind::Flock, mode, extent, owner, pid };
+        self.sessions.rt().spawn(async move { _ = me.set_lock(unlock, false, std::future::pending()).await });
+    }
+    /// So many ranges are lost that programs hold for all they know.
+    fn note_lost(&self, ranges: usize) {
+        if ranges > 0 {
+            tracing::error!(ranges, "locks of programs (fcntl, flock) are lost; the programs are not told");
+            self.lost.set(self.lost.get() + ranges as u64);
+        }
+    }
+    /// A restarted server was offered a lock of a program.
+    pub(crate) fn on_replayed(&self, request: &EnqueueRequest, refused: bool) {
+        let LockSpec { fid, kind, extent, owner, pid, .. } = request.lock;
+        let whole = kind == Kind::Flock;
+        let mut mirror = self.mirror.borrow_mut();
+        if refused && let Some(mirror) = mirror.as_mut() {
+            // Others have it by now. What the server does not know of is neither offered again nor given back.
+            let call = LockCall { fid, whole, mode: FlockMode::Unlock, extent, owner, pid };
+            mirror.on_granted(&Self::request_of(&call, request.cookie, false));
+            self.note_lost(1);
+        }
     }
 }
 
@@ -172,6 +243,12 @@ impl Flocks {
     #[must_use]
     pub fn completions_unexpected(&self) -> u64 {
         self.unexpected.get()
+    }
+    /// Ranges of programs' fcntl and flock locks that were lost since the start: an eviction took them, or a restarted server
+    /// had given them to others.
+    #[must_use]
+    pub fn ranges_lost(&self) -> u64 {
+        self.lost.get()
     }
     fn spec_of(call: &LockCall) -> LockSpec {
         LockSpec {
@@ -281,20 +358,26 @@ impl Flocks {
             self.pay_unlocks();
             return Ok(());
         }
+        if matches!(reply, Err(FsError::WouldBlock | FsError::NoLocks)) {
+            self.not_granted(&memory);
+        }
         let reply = reply?;
         tracing::trace!(cookie, reply.granted, ?early, "answered");
         if reply.granted || call.mode == FlockMode::Unlock {
             self.granted(&memory);
             return Ok(());
         }
+        self.not_granted(&memory);
         if !wait {
             return Err(FsError::WouldBlock);
         }
         let result = match early {
             Some(result) => result,
             None => {
-                self.asked.borrow_mut().insert(cookie, request);
-                let result = self.wait_for_lock(cookie, interrupted.as_mut()).await;
+                let (asked_again, withdrawn, unclaimed) = Default::default();
+                let waiting = Rc::new(Waiting { request, memory, asked_again, withdrawn, unclaimed });
+                self.asked.borrow_mut().insert(cookie, waiting.clone());
+                let result = self.wait_for_lock(&waiting, interrupted.as_mut()).await;
                 self.asked.borrow_mut().remove(&cookie);
                 result
             }
@@ -307,9 +390,10 @@ impl Flocks {
 
     async fn wait_for_lock<T>(
         self: &Rc<Self>,
-        cookie: u64,
+        waiting: &Rc<Waiting>,
         interrupted: impl Future<Output = T>,
     ) -> Result<(), FsError> {
+        let cookie = waiting.request.cookie;
         let (tx, rx) = oneshot();
         self.waiting.borrow_mut().insert(cookie, tx);
         let mut signal = std::pin::pin!(interrupted);
@@ -324,14 +408,26 @@ impl Flocks {
         if let Some(result) = first {
             return result.unwrap_or(Err(FsError::Io));
         }
-        // A signal: withdraw the request; a grant that crosses the withdrawal counts.
-        let cancel = CancelRequest { handles: Vec::new(), cookies: vec![cookie] };
-        let withdrawn: Result<(), FsError> = self.sessions.mdc().ask(Op::LockCancel, &cancel).await;
-        let late = self.waiting.borrow_mut().remove(&cookie);
-        if late.is_some() && withdrawn.is_ok() {
-            return Err(FsError::Interrupted);
+        // A signal: withdraw the request; a grant that crosses the withdrawal counts. No restarted server is asked for it again.
+        self.asked.borrow_mut().remove(&cookie);
+        waiting.withdrawn.set(true);
+        _ = self.withdraw(cookie).await;
+        if self.waiting.borrow_mut().remove(&cookie).is_none() {
+            return rx.await.unwrap_or(Err(FsError::Interrupted));
         }
-        rx.await.unwrap_or(Err(FsError::Interrupted))
+        // The grant may be on its way: it comes again after a connection that was lost.
+        waiting.unclaimed.set(true);
+        let mut interrupted = self.interrupted.borrow_mut();
+        interrupted.insert(cookie, waiting.clone());
+        if interrupted.len() > INTERRUPTED_MAX {
+            interrupted.pop_first();
+        }
+        Err(FsError::Interrupted)
+    }
+    /// The server is to forget a request that waits there; one that it has granted stands.
+    async fn withdraw(&self, cookie: u64) -> Result<(), FsError> {
+        let cancel = CancelRequest { handles: Vec::new(), cookies: vec![cookie] };
+        self.sessions.mdc().ask(Op::LockCancel, &cancel).await
     }
 
     /// Gives back every lock of an owner in a file (close of a descriptor).
@@ -374,19 +470,31 @@ impl Flocks {
     /// After a restart: requests that were waiting there are asked again.
     pub(crate) fn ask_again(self: &Rc<Self>) {
         let asked: Vec<_> = self.asked.borrow().values().cloned().collect();
-        for request in asked {
+        for waiting in asked {
+            // The session sends what is on its way again by itself.
+            if waiting.asked_again.replace(true) {
+                continue;
+            }
             let me = self.clone();
             self.sessions.rt().spawn(async move {
-                let reply: Result<EnqueueReply, FsError> = me.sessions.mdc().ask(Op::LockEnqueue, &request).await;
+                let request = &waiting.request;
+                let reply: Result<EnqueueReply, FsError> = me.sessions.mdc().ask(Op::LockEnqueue, request).await;
+                waiting.asked_again.set(false);
                 let result = match reply {
                     Ok(reply) if reply.granted => Ok(()),
-                    // It waits; a completion follows.
+                    // It waits, and a completion follows. A withdrawal may have come to that server first.
+                    Ok(_) if waiting.withdrawn.get() => {
+                        _ = me.withdraw(request.cookie).await;
+                        return;
+                    }
                     Ok(_) => return,
                     Err(e) => Err(e),
                 };
                 let waiter = me.waiting.borrow_mut().remove(&request.cookie);
-                if let Some(waiter) = waiter {
-                    waiter.send(result);
+                match waiter {
+                    Some(waiter) => waiter.send(result),
+                    None if result.is_ok() => me.granted_late(&waiting),
+                    None => {}
                 }
             });
         }
@@ -437,6 +545,19 @@ mod tests {
         let (fid, extent) = (Fid::ROOT, Extent::ALL);
         let call = LockCall { fid, whole: true, mode: FlockMode::Exclusive, extent, owner: 1, pid: 1 };
         Flocks::request_of(&call, cookie, true)
+    }
+
+    #[test]
+    fn a_lock_that_a_restarted_server_refuses_is_not_held_any_more() {
+        let flocks = flocks();
+        flocks.granted(&request(7));
+        let offered: Vec<EnqueueRequest> =
+            flocks.replays().iter().map(|(_, q)| wire::decode(q).expect("it was encoded just now")).collect();
+        flocks.on_replayed(&offered[0], false);
+        assert!(flocks.holds(Fid::ROOT, FlockKind::Flock, 1) && flocks.ranges_lost() == 0);
+        flocks.on_replayed(&offered[0], true);
+        assert!(!flocks.holds(Fid::ROOT, FlockKind::Flock, 1) && flocks.replays().is_empty());
+        assert_eq!((offered.len(), flocks.ranges_lost()), (1, 1));
     }
 
     #[test]

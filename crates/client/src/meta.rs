@@ -42,6 +42,9 @@ type Table<K, V> = RefCell<HashMap<K, V, FxBuildHasher>>;
 /// Lock bits that cover names and attributes, and that keep the inode while a kernel may open it by its id.
 pub(crate) const ATTR_BITS: u64 = LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM | LockBits::OPEN;
 
+/// Lock bits that cover attributes.
+pub(crate) const TOLD_BITS: u64 = LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM;
+
 /// What an answer about an inode is worth.
 #[derive(Clone, Copy)]
 pub(crate) enum Told {
@@ -195,7 +198,10 @@ impl Meta {
         }
     }
     pub(crate) async fn mdt_call<T: Encode>(&self, op: Op, request: &T) -> Result<Reply, FsError> {
-        self.sessions.mdc().call(op, wire::encode(request), Bulk::new(), CallOptions::default()).await
+        self.mdt_call_as(CallOptions::default(), op, request).await
+    }
+    async fn mdt_call_as<T: Encode>(&self, options: CallOptions, op: Op, request: &T) -> Result<Reply, FsError> {
+        self.sessions.mdc().call(op, wire::encode(request), Bulk::new(), options).await
     }
 
     /// Takes an answered inode in: attributes, layout, ACL, and the lock that came along.
@@ -215,7 +221,9 @@ impl Meta {
             return Ok(None);
         }
         let inode = self.inode(reply.attr.fid);
-        self.take_attr(&inode, told, whole, &reply.attr);
+        // A lock may come that keeps the inode and covers no attributes: a later answer may have come before this one then.
+        let covers = reply.lock.as_ref().is_some_and(|l| l.lock.bits & TOLD_BITS == TOLD_BITS);
+        self.take_attr(&inode, told, whole && covers, &reply.attr);
         self.learn_layout(&inode, &reply.layout, &reply.capabilities).await?;
         Ok(Some(inode))
     }

@@ -201,6 +201,11 @@ impl Sessions {
     pub(crate) fn shows_capabilities(&self) -> bool {
         self.cluster.shows_capabilities()
     }
+    /// Whether users are others at the servers than at this host, as its credential has it: then only the servers know what they may do.
+    #[must_use]
+    pub fn users_differ(&self) -> bool {
+        self.cluster.limits().is_some_and(|l| l.changes_ids())
+    }
     /// What this client's sessions come from. Whoever knows it may say one day that this client's process has ended.
     #[must_use]
     pub fn key(&self) -> &SessionKey {

@@ -32,9 +32,17 @@ impl FlockMirror {
         self.set((req.fid, req.kind, req.owner), req.pid, req.extent, mode);
     }
 
-    /// This request may have been carried out, its answer is not known: what it gives up others may have by now.
+    /// This request may have been carried out, its answer is not known: what it gives up others may have by now. The conversion of a
+    /// `flock` gives the whole lock up first, whether or not the other one can be had.
     pub fn on_giving_up(&mut self, req: &FlockRequest) {
         let key = (req.fid, req.kind, req.owner);
+        if req.kind == FlockKind::Flock && req.mode != FlockMode::Unlock {
+            let exclusive = req.mode == FlockMode::Exclusive;
+            if self.owners.get(&key).is_some_and(|(_, held)| held.iter().any(|(_, e)| e != exclusive)) {
+                self.set(key, req.pid, req.extent, None);
+            }
+            return;
+        }
         match req.mode {
             FlockMode::Exclusive => {}
             FlockMode::Unlock => self.set(key, req.pid, req.extent, None),
@@ -107,5 +115,21 @@ mod tests {
         assert_eq!(after(FlockMode::Unlock, Extent::ALL), []);
         assert_eq!(after(FlockMode::Shared, Extent::new(20, 90)), [(0, 20, true), (20, 30, false)]);
         assert_eq!(after(FlockMode::Exclusive, Extent::new(20, 90)), [(0, 30, true)]);
+    }
+
+    #[test]
+    fn a_flock_that_may_have_been_converted_is_not_replayed_and_one_that_was_asked_for_again_is() {
+        let flock = |mode| FlockRequest { kind: FlockKind::Flock, ..request(mode, Extent::ALL) };
+        for (held, asked, left) in [
+            (FlockMode::Shared, FlockMode::Exclusive, 0),
+            (FlockMode::Exclusive, FlockMode::Shared, 0),
+            (FlockMode::Shared, FlockMode::Shared, 1),
+            (FlockMode::Exclusive, FlockMode::Exclusive, 1),
+        ] {
+            let mut mirror = FlockMirror::new();
+            mirror.on_granted(&flock(held));
+            mirror.on_giving_up(&flock(asked));
+            assert_eq!(mirror.for_replay(ClientId(1)).count(), left, "{held:?} to {asked:?}");
+        }
     }
 }

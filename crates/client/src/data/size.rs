@@ -348,6 +348,7 @@ impl Data {
             let _writing = inode.begin_writing().await;
             let s = self.meta.layout_of(inode).await?.ok_or(FsError::NotSupported)?;
             let done = self.allocate(inode, &s, mode, range).await;
+            super::write::outlives(file);
             if self.meta.unless_moved(inode, Some(s), done).await?.is_some() {
                 return Ok(());
             }

@@ -46,6 +46,14 @@ impl WriteLock<'_> {
     }
 }
 
+/// A change of a file is over. Where its open has ended meanwhile, as when the program was killed, the size that the end told may be that
+/// of before.
+pub(super) fn outlives(file: &OpenFile) {
+    if file.stream.released.get() && !types::planted!("outlived-open") {
+        file.inode.size_is_doubtful();
+    }
+}
+
 impl Data {
     /// Writes `data` at `offset` (at the end for O_APPEND opens); gives where it went.
     ///
@@ -80,6 +88,7 @@ impl Data {
             let _writing = file.inode.begin_writing().await;
             let s = self.meta.layout_of(&file.inode).await?.ok_or(FsError::Io)?;
             let done = self.write_to(file, &s, offset, data, keep).await;
+            outlives(file);
             if let Some(written) = self.meta.unless_moved(&file.inode, Some(s), done).await? {
                 return Ok(written);
             }

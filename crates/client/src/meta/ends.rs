@@ -8,6 +8,7 @@
 //! not wait for that: its session's end closes everything.
 use std::rc::Rc;
 
+use ptlrpc::CallOptions;
 use rt::sync::{OneReceiver, oneshot};
 use types::{Duration, Fid, FsError, Transno};
 use wire::Op;
@@ -54,6 +55,15 @@ impl Meta {
         }
     }
 
+    /// The same for a lock that another client waits for: the inode's ends go ahead of this client's own requests, and without
+    /// company. Another inode's may have to wait for a lock of the one that waits here.
+    pub(crate) async fn settle_closes_for_others(self: &Rc<Self>, fid: Fid) {
+        let batch: Vec<Ending> = self.ends.waiting.borrow_mut().extract_if(.., |e| e.file.fid() == fid).collect();
+        if let Some(answered) = self.send(batch, CallOptions::urgent(None)) {
+            answered.await;
+        }
+    }
+
     /// Every open that ended here has ended at the metadata server.
     pub(crate) async fn all_closes_told(self: &Rc<Self>) {
         if let Some(answered) = self.send_closes() {
@@ -63,7 +73,10 @@ impl Meta {
 
     /// Sends all that wait. Completes when they are answered, which goes on without a listener.
     pub(crate) fn send_closes(self: &Rc<Self>) -> Option<OneReceiver<()>> {
-        let mut batch = self.ends.waiting.take();
+        self.send(self.ends.waiting.take(), CallOptions::default())
+    }
+
+    fn send(self: &Rc<Self>, mut batch: Vec<Ending>, options: CallOptions) -> Option<OneReceiver<()>> {
         if batch.is_empty() {
             return None;
         }
@@ -76,30 +89,29 @@ impl Meta {
         let (answered, listener) = oneshot();
         let me = self.clone();
         self.rt.spawn(async move {
-            me.close_all(batch).await;
+            me.close_all(batch, options).await;
             answered.send(());
         });
         Some(listener)
     }
 
-    async fn close_all(self: &Rc<Self>, batch: Vec<Ending>) {
-        let mut batch = batch;
+    async fn close_all(self: &Rc<Self>, mut batch: Vec<Ending>, options: CallOptions) {
         while !batch.is_empty() {
             let rest = batch.split_off(batch.len().min(TOGETHER_MAX));
-            for failed in self.close_together(batch).await {
+            for failed in self.close_together(batch, options).await {
                 // What keeps one from its end keeps it from its own only.
-                self.close_together(vec![failed]).await;
+                self.close_together(vec![failed], options).await;
             }
             batch = rest;
         }
     }
 
     /// Ends opens with one request. Gives them back when that failed for the company of one of them.
-    async fn close_together(self: &Rc<Self>, batch: Vec<Ending>) -> Vec<Ending> {
+    async fn close_together(self: &Rc<Self>, batch: Vec<Ending>, options: CallOptions) -> Vec<Ending> {
         let sent = self.common.clock.next();
         let closes = batch.iter().map(|e| e.close.clone()).collect();
         let mut request = CloseRequest { closes };
-        let answer = self.mdt_call(Op::MdtClose, &request).await;
+        let answer = self.mdt_call_as(options, Op::MdtClose, &request).await;
         match answer.and_then(|r| Ok((r.header.transno, r.decode::<CloseReply>()?))) {
             Ok((transno, reply)) if reply.closes.len() == batch.len() => {
                 self.amend_outdated(transno, &mut request, &reply);

@@ -2,7 +2,7 @@
 use std::rc::Rc;
 
 use ldlm::{InodeBits, LockDesc, LockMode, ResourceId};
-use ptlrpc::Callbacks;
+use ptlrpc::{CallOptions, Callbacks};
 use rt::LocalFuture;
 use types::{Extent, FsError};
 use wire::Op;
@@ -26,12 +26,13 @@ impl LockOwner for Meta {
                 return;
             };
             if gone & LockBits::OPEN != 0 {
-                self.tell_opens(fid).await;
+                // Another client may wait for the lock.
+                self.tell_opens(fid, CallOptions::urgent(None)).await;
             }
             if gone & LockBits::UPDATE != 0 {
                 inode.ours_alone.set(false);
                 // Who changes the inode now does so after us.
-                self.settle_closes(fid).await;
+                self.settle_closes_for_others(fid).await;
             }
             if gone & (LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM) != 0 {
                 inode.outdate();
@@ -83,7 +84,7 @@ impl LockOwner for Meta {
         }
         self.rt.clone().spawn(async move {
             kernel.drop_names().await;
-            self.tell_opens(inode.fid).await;
+            self.tell_opens(inode.fid, CallOptions::default()).await;
         });
     }
 }
@@ -115,7 +116,12 @@ impl Callbacks for Meta {
     }
     fn on_state_replayed(&self, op: Op, request: &[u8], answer: Result<Vec<u8>, FsError>) {
         match op {
-            Op::LockEnqueue => self.common.locks.on_replayed(request, answer),
+            Op::LockEnqueue => match wire::decode::<wl::EnqueueRequest>(request) {
+                Ok(q) if matches!(q.lock.kind, wl::Kind::Posix | wl::Kind::Flock) => {
+                    self.flocks.on_replayed(&q, answer.is_err());
+                }
+                _ => self.common.locks.on_replayed(request, answer),
+            },
             _ => {
                 if let Err(e) = answer {
                     tracing::warn!(?op, "state replay: {e}");

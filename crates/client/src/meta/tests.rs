@@ -42,6 +42,30 @@ fn a_name_is_believed_as_long_as_a_lock_covers_it() {
 }
 
 #[test]
+fn an_answer_whose_lock_covers_no_attributes_tells_nothing_over_those_under_a_lock() {
+    use wire::lock::{EnqueueReply, Kind, LockSpec, Mode};
+    let world = simworld::TestWorld::new(1, 16 << 20);
+    let rt = world.rt();
+    world.run(async move {
+        let parts = Parts::new(&rt, 0);
+        let sent = parts.common.clock.next();
+        // Of a later question, whose answer came first.
+        let inode = known_file(&parts, 2);
+        let told = async |bits, mode| {
+            let (cookie, _reserved) = parts.common.locks.reserve_one();
+            let lock = LockSpec { fid: fid(2), kind: Kind::Inodebits, mode: Mode::Pr, bits, ..LockSpec::default() };
+            let lock = EnqueueReply { handle: HandleId(cookie + 100), granted: true, lock, lvb: None };
+            let reply = EntryReply { attr: Attr { mode, ..file_attr(2) }, lock: Some(lock), ..EntryReply::default() };
+            parts.meta.take_entry(&reply, cookie, 0, Told::Asked(sent)).await.unwrap();
+            inode.attr().mode
+        };
+        assert_eq!(told(LockBits::OPEN, 0o100_600).await, 0o100_644, "the inode was kept, and may have been changed");
+        assert!(inode.attr_valid());
+        assert_eq!(told(ATTR_BITS, 0o100_640).await, 0o100_640, "nobody can have changed it since");
+    });
+}
+
+#[test]
 fn a_reader_opens_under_a_lock_without_the_server_and_a_writer_does_not() {
     let world = simworld::TestWorld::new(1, 16 << 20);
     let rt = world.rt();

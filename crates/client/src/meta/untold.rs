@@ -3,8 +3,12 @@
 //! The OPEN bit of an inode lock keeps an inode as an open would (`docs/internals/names.md`), and under the same lock its
 //! attributes say who may read it. So such an open asks nobody, and its end tells at most an access time. The bit stays as
 //! long as the open does; when the whole lock leaves (too many of them, a refused replay), the server is told first.
+//!
+//! Where a credential maps or squashes ids, owners are shown as this host has them, and users are others at the server: what the
+//! attributes say of them is not what the server would say, and it is asked for every open.
 use std::rc::Rc;
 
+use ptlrpc::CallOptions;
 use types::{Fid, FsError, HandleId, Transno};
 use wire::Op;
 use wire::mdt::{Attr, AttrFlags, Close, CloseRequest, Cred, LockBits, OpenReply, OpenRequest};
@@ -38,7 +42,7 @@ fn permits(attr: &Attr, cred: &Cred, want: u32) -> bool {
 impl Meta {
     /// Opens a file for reading under the locks at hand; `None` when the server has to be asked.
     pub(crate) fn open_untold(self: &Rc<Self>, cred: &Cred, fid: Fid, flags: u32) -> Option<Rc<OpenFile>> {
-        if flags & (O_ACCMODE | O_TRUNC | O_NOATIME | O_PATH) != 0 {
+        if flags & (O_ACCMODE | O_TRUNC | O_NOATIME | O_PATH) != 0 || self.sessions.users_differ() {
             return None;
         }
         let inode = self.known_inode(fid)?;
@@ -74,7 +78,7 @@ impl Meta {
             file.handle.set(HandleId(0));
             file.inode().untold.set(file.inode().untold.get() + 1);
             let Some(client) = self.me.upgrade() else { continue };
-            self.rt.spawn(async move { client.tell_opens(file.fid()).await });
+            self.rt.spawn(async move { client.tell_opens(file.fid(), CallOptions::default()).await });
         }
     }
     /// The metadata server knows of a writer, so that nobody takes its record of the size for true meanwhile.
@@ -85,7 +89,7 @@ impl Meta {
         if !file.writes() || !file.is_untold() {
             return Ok(());
         }
-        self.tell_open(file).await.map_err(|e| {
+        self.tell_open(file, CallOptions::default()).await.map_err(|e| {
             tracing::warn!(file = %file.fid(), "opened before an eviction, it could not be opened again: {e}");
             FsError::Io
         })
@@ -106,30 +110,31 @@ impl Meta {
     }
 
     /// The lock goes that keeps an inode: the server has to know of the opens that rested on it.
-    pub(crate) async fn tell_opens(self: &Rc<Self>, fid: Fid) {
+    pub(crate) async fn tell_opens(self: &Rc<Self>, fid: Fid, options: CallOptions) {
         if self.known_inode(fid).is_none_or(|i| i.untold.get() == 0) {
             return;
         }
         let untold = |f: &&Rc<OpenFile>| f.fid() == fid && f.is_untold();
         let files: Vec<_> = self.opens.borrow().values().filter(untold).cloned().collect();
         for file in files {
-            if let Err(e) = self.tell_open(&file).await {
+            if let Err(e) = self.tell_open(&file, options).await {
                 tracing::warn!(file = %fid, "an open file that no lock keeps any more could not be opened again: {e}");
             }
         }
     }
 
-    async fn tell_open(self: &Rc<Self>, file: &Rc<OpenFile>) -> Result<(), FsError> {
+    async fn tell_open(self: &Rc<Self>, file: &Rc<OpenFile>, options: CallOptions) -> Result<(), FsError> {
         let (me, file) = (self.clone(), file.clone());
-        goes_on(self.sessions.alone(), async move { me.tell_open_now(&file).await }).await
+        goes_on(self.sessions.alone(), async move { me.tell_open_now(&file, options).await }).await
     }
 
-    async fn tell_open_now(self: &Rc<Self>, file: &Rc<OpenFile>) -> Result<(), FsError> {
-        // Whether it may be opened was decided when it was.
-        let cred = Cred { caps: 1, ..Cred::default() };
+    async fn tell_open_now(self: &Rc<Self>, file: &Rc<OpenFile>, options: CallOptions) -> Result<(), FsError> {
+        // Whether it may be opened was decided when it was. Where that is not believed its opener has to ask again.
+        let differ = self.sessions.users_differ();
+        let cred = if differ { file.cred().clone() } else { Cred { caps: 1, ..Cred::default() } };
         let flags = file.flags() & !(O_CREAT | O_EXCL | O_TRUNC);
         let request = OpenRequest { cred, parent: file.fid(), flags, ..OpenRequest::default() };
-        let reply: OpenReply = self.mdt_call(Op::MdtOpen, &request).await?.decode()?;
+        let reply: OpenReply = self.mdt_call_as(options, Op::MdtOpen, &request).await?.decode()?;
         if file.is_untold() {
             file.handle.set(reply.handle);
             self.untold_ended(file);
@@ -137,7 +142,7 @@ impl Meta {
         }
         // It ended meanwhile.
         let close = Close { handle: reply.handle, fid: file.fid(), ..Close::default() };
-        self.mdt_call(Op::MdtClose, &CloseRequest { closes: vec![close] }).await.map(drop)
+        self.mdt_call_as(options, Op::MdtClose, &CloseRequest { closes: vec![close] }).await.map(drop)
     }
 }
 

@@ -349,3 +349,176 @@ fn who_writes_takes_a_capability_away_and_is_not_refused_where_the_clients_root_
         }
     });
 }
+
+fn user(id: u32) -> Cred {
+    Cred { uid: id, gid: id, ..Cred::default() }
+}
+
+#[test]
+fn what_a_user_may_open_the_servers_say_where_ids_are_mapped_or_squashed() {
+    let world = World::new(11, 1, OstConfig::default());
+    let (all, _) = world.client(|_| {});
+    let uids = vec![IdRange { client: 1000, server: 2000, count: 10 }];
+    let (squash_uid, squash_gid) = (65_534, 65_534);
+    let squash = |flags| Credential { flags, squash_uid, squash_gid, ..Credential::default() };
+    let map = Credential { uids: uids.clone(), gids: uids, ..squash(CredentialFlags::SQUASH_ROOT) };
+    let map = issue(&world, 9, map);
+    let squashed = issue(&world, 10, squash(CredentialFlags::SQUASH_ALL));
+    let ((mapped, _), (squashed, _)) = (world.client(|c| c.key = map), world.client(|c| c.key = squashed));
+    world.run(LIMIT, async {
+        let mut fids = Vec::new();
+        for (name, owner) in [("of root", 0), ("of 5000", 5000), ("of 2000", 2000), ("of 1000", 1000)] {
+            let fid = make(&all, Fid::ROOT, name, name.as_bytes()).await;
+            let valid = SetBits::UID | SetBits::GID | SetBits::MODE;
+            let own = SetattrRequest { valid, uid: owner, gid: owner, mode: 0o600, ..Default::default() };
+            let file = all.open(&root(), fid, 0).await.unwrap();
+            all.setattr(&root(), file.inode(), own, None).await.unwrap();
+            all.release(&file).await.unwrap();
+            fids.push(fid);
+        }
+        for client in [&mapped, &squashed] {
+            for (fid, name) in fids.iter().zip(["of root", "of 5000", "of 2000", "of 1000"]) {
+                // Its attributes are known here, under a lock that keeps it.
+                client.lookup(&user(7), Fid::ROOT, name.as_bytes()).await.unwrap();
+                let shown = client.getattr(&user(7), *fid, None).await.unwrap().attr;
+                let may = Rc::ptr_eq(client, &mapped) && name == "of 2000";
+                assert_eq!(shown.uid, if may { 1000 } else { shown.uid }, "{name}");
+                for who in [user(65_534), root(), user(1000), user(5000)] {
+                    let opened = client.open(&who, *fid, 0).await;
+                    let expected = (!may || who.uid != 1000).then_some(FsError::Access);
+                    assert_eq!(opened.as_ref().err().copied(), expected, "{name} by {}", who.uid);
+                    if let Ok(file) = opened {
+                        assert_eq!(read_all(client, &file, MIB).await, name.as_bytes());
+                        client.release(&file).await.unwrap();
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn who_is_squashed_lists_and_learns_no_names_below_directories_that_are_closed_to_it() {
+    let world = World::new(12, 1, OstConfig::default());
+    let (all, _) = world.client(|_| {});
+    let flags = CredentialFlags::SQUASH_ROOT;
+    let squash = Credential { flags, squash_uid: 65_534, squash_gid: 65_534, ..Credential::default() };
+    let key = issue(&world, 9, squash);
+    let (limited, _) = world.client(|c| c.key = key);
+    world.run(LIMIT, async {
+        const PATH: u32 = 0o10_000_000;
+        let t = tree(&all).await;
+        let dir = all.open(&root(), t.dir, 0).await.unwrap();
+        let close = SetattrRequest { valid: SetBits::MODE, mode: 0o700, ..SetattrRequest::default() };
+        all.setattr(&root(), dir.inode(), close, None).await.unwrap();
+        let mdc = limited.sessions().mdc();
+        let by_path = OpenRequest { cred: root(), parent: t.dir, flags: PATH, ..OpenRequest::default() };
+        assert_eq!(asked(&mdc, Op::MdtOpen, &by_path).await, Ok(()), "it says nothing of what is in it");
+        let listed = limited.meta().readdir(&root(), t.dir, 0, 65_536, false).await;
+        assert_eq!(listed.err(), Some(FsError::Access));
+        assert!(limited.meta().readdir(&root(), t.other_dir, 0, 65_536, true).await.is_ok(), "it may read that one");
+        for fid in [t.inside, t.outside] {
+            let path = wire::mdt::Fid2pathRequest { fid, link: 0 };
+            assert_eq!(asked(&mdc, Op::MdtFid2path, &path).await, Err(FsError::NotPermitted));
+        }
+        let path = wire::mdt::Fid2pathRequest { fid: t.inside, link: 0 };
+        let told: wire::mdt::BytesReply = all.sessions().mdc().ask(Op::MdtFid2path, &path).await.unwrap();
+        assert_eq!(&told.value[..], b"dir/inside");
+    });
+}
+
+#[test]
+fn a_client_of_a_subtree_locks_nothing_before_it_is_there() {
+    let world = World::new(13, 1, OstConfig::default());
+    let (all, _) = world.client(|_| {});
+    let t = world.run(LIMIT, tree(&all));
+    let key = issue(&world, 9, Credential { path: "dir".into(), ..Credential::default() });
+    let (sub, _) = world.client(|c| c.key = key);
+    world.run(LIMIT, async {
+        let mdc = sub.sessions().mdc();
+        let lock = |fid, cookie, flags| {
+            let bits = wire::mdt::LockBits::OPEN;
+            let lock = LockSpec { fid, kind: Kind::Inodebits, mode: Mode::Pr, bits, ..LockSpec::default() };
+            EnqueueRequest { lock, cookie, flags, ..EnqueueRequest::default() }
+        };
+        // Numbers of inodes follow those of transactions.
+        for flags in [0, wire::lock::EnqueueFlags::REPLAY] {
+            for n in 1..100 {
+                let next = Fid { oid: t.outside.oid + n, ..t.outside };
+                let cookie = u64::from(flags * 100 + n + 1000);
+                let answer = asked(&mdc, Op::LockEnqueue, &lock(next, cookie, flags)).await;
+                assert_eq!(answer, Err(FsError::Stale), "{n}");
+            }
+        }
+        assert_eq!(asked(&mdc, Op::LockEnqueue, &lock(t.inside, 999, 0)).await, Ok(()));
+        let new = make(&all, t.other_dir, "later", b"a secret").await;
+        assert!(new.oid > t.outside.oid && new.oid < t.outside.oid + 100, "one of those");
+        let file = all.open(&root(), new, O_RDWR).await.unwrap();
+        all.meta().unlink(&root(), t.other_dir, b"later", false).await.unwrap();
+        assert_eq!(sub.open(&root(), new, 0).await.err(), Some(FsError::Stale));
+        all.release(&file).await.unwrap();
+    });
+}
+
+#[test]
+fn ends_of_opens_tell_a_client_of_a_subtree_nothing_of_inodes_outside_and_do_not_keep_each_other_from_their_end() {
+    let world = World::new(15, 1, OstConfig::default());
+    let (all, _) = world.client(|_| {});
+    let t = world.run(LIMIT, tree(&all));
+    let key = issue(&world, 9, Credential { path: "dir".into(), ..Credential::default() });
+    let (sub, _) = world.client(|c| c.key = key);
+    world.run(LIMIT, async {
+        let mdc = sub.sessions().mdc();
+        let end = |fid, valid| wire::mdt::Close { fid, valid, ..Default::default() };
+        let ends = vec![end(t.outside, 0), end(t.inside, 0), end(t.other_dir, SetBits::ATIME), end(Fid::ROOT, 0)];
+        let ends = wire::mdt::CloseRequest { closes: ends };
+        let told: wire::mdt::CloseReply = mdc.ask(Op::MdtClose, &ends).await.unwrap();
+        let told: Vec<_> = told.closes.iter().map(|c| (c.status, c.attr.fid)).collect();
+        let stale = (FsError::Stale.errno() as u16, Fid::ZERO);
+        assert_eq!(told, [stale, (0, t.inside), stale, (0, Fid::ROOT)]);
+    });
+}
+
+#[test]
+fn replays_that_a_client_of_a_subtree_made_itself_reach_no_inode_and_no_object_outside() {
+    let world = World::new(14, 1, OstConfig::default());
+    let (all, _) = world.client(|_| {});
+    let t = world.run(LIMIT, tree(&all));
+    let key = issue(&world, 9, Credential { path: "dir".into(), ..Credential::default() });
+    let (sub, _) = world.client(|c| c.key = key);
+    world.run(LIMIT, async {
+        sub.getattr(&root(), Fid::ROOT, None).await.unwrap();
+        let theirs = all.getxattr(&root(), t.outside, b"lustre.lov.stored").await.unwrap();
+        let layout = layout::xattr::decode_layout(&theirs).unwrap().1.objects().to_vec();
+        world.kill_mds();
+        world.restart_mds().await;
+        all.getattr(&root(), t.outside, None).await.unwrap();
+        sub.getattr(&root(), t.inside, None).await.unwrap();
+        // The transaction that made a file is its number.
+        let of = |fid: Fid| types::Transno((fid.seq - Fid::MDT_SEQ_FIRST) << 32 | u64::from(fid.oid));
+        let caller = |transno, n: u64| {
+            let slot = Some((0, types::Xid(1_000_000 + n)));
+            mds::Caller { client: sub.sessions().id(), replay: Some(transno), basis: 0, slot }
+        };
+        let told = types::Transno(0);
+        let open = |parent, fid| OpenRequest { cred: root(), parent, fid, ..OpenRequest::default() };
+        let stale = Err(FsError::Stale);
+        for (n, q, transno) in [
+            (1, open(t.inside, t.outside), told),
+            (2, open(t.inside, t.outside), of(t.outside)),
+            (3, open(Fid::ROOT, Fid::ZERO), of(t.outside)),
+            (4, open(t.outside, t.inside), told),
+        ] {
+            assert_eq!(world.ask_mds_as(caller(transno, n), Op::MdtOpen, &q).await, stale, "{n}");
+        }
+        assert_eq!(world.ask_mds_as(caller(told, 5), Op::MdtOpen, &open(t.inside, t.inside)).await, Ok(()));
+        let value = Some(wire::Bytes(theirs));
+        let name = b"lustre.lov.stored"[..].into();
+        let set = wire::mdt::SetxattrRequest { cred: root(), fid: t.inside, name, value, ..Default::default() };
+        let transno = types::Transno(of(t.outside).0 + 1000);
+        let taken = world.ask_mds_as(caller(transno, 6), Op::MdtSetxattr, &set).await;
+        assert_eq!(taken, Err(FsError::NotPermitted), "objects {layout:?} are another file's");
+        let file = all.open(&root(), t.outside, 0).await.unwrap();
+        assert_eq!(read_all(&all, &file, MIB).await, b"outside");
+    });
+}

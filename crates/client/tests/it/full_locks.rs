@@ -64,3 +64,31 @@ fn programs_make_and_look_at_files_at_a_metadata_server_whose_lock_table_is_full
         });
     }
 }
+
+/// A change finds no room for the lock that keeps others from what they remember: they give it up all the same.
+#[test]
+fn a_change_at_a_metadata_server_whose_lock_table_is_full_is_seen_by_those_who_remember_what_was() {
+    use wire::mdt::{SetBits, SetattrRequest};
+    for more in 0..14 {
+        let world = world(more, 10, 4 << 20);
+        let ((changes, _), (sees, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(900), async {
+            let mut fids = Vec::new();
+            for n in 0..3 + more {
+                let file = create(&changes, &format!("f{n}")).await;
+                changes.release(&file).await.unwrap();
+                fids.push(file.fid());
+            }
+            changes.drop_caches().await;
+            let mode = async |fid| sees.getattr(&root(), fid, None).await.unwrap().attr.mode & 0o777;
+            // Neither its lock is the first to be called back, nor the last that came.
+            for fid in &fids {
+                assert_eq!(mode(*fid).await, 0o644);
+            }
+            let fid = fids[2];
+            let request = SetattrRequest { valid: SetBits::MODE, mode: 0o600, ..SetattrRequest::default() };
+            changes.setattr(&root(), &changes.meta().inode(fid), request, None).await.unwrap();
+            assert_eq!(mode(fid).await, 0o600, "{more} more: the one who looks remembers what was");
+        });
+    }
+}

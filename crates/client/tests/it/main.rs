@@ -13,6 +13,7 @@ mod credentials;
 mod cuts;
 mod durable;
 mod eviction;
+mod flocks;
 mod fsync;
 mod full;
 mod full_locks;

@@ -206,3 +206,40 @@ fn a_read_beside_cuts_shows_no_zeros_that_the_file_never_had() {
     }
     assert!((0..6).any(|seed| read_amid_cuts(seed, O_DIRECT, Some("cut-over-zeros")).is_some()), "the bug is not seen");
 }
+
+/// A program writes behind what another client has not written out yet, and is killed: its open ends before the write does. What
+/// everybody is told of the size afterwards, and what it is.
+fn killed_amid_a_write(bug: Option<&'static str>) -> (u64, usize) {
+    types::planted::plant(bug);
+    let world = World::new(1, 1, OstConfig::default());
+    let ((one, _), (two, _), (three, _)) = (world.client(|_| {}), world.client(|_| {}), world.client(|_| {}));
+    let found = world.run(Duration::from_secs(600), async {
+        let theirs = create(&two, "f").await;
+        two.data().write(&theirs, 0, &[1; 10_000]).await.unwrap();
+        two.release(&theirs).await.unwrap();
+        let file = open(&one, "f", O_RDWR | O_DIRECT).await;
+        world.oss[0].host.stall_disk(Duration::from_secs(5));
+        let (writes, begun) = (file.clone(), one.clone());
+        let write = async move { begun.data().write(&writes, 10_000, &[2; 5000]).await.map(drop) };
+        let (killed, end_of) = (one.clone(), file.clone());
+        let end = async move {
+            killed.rt().sleep(Duration::from_millis(100)).await;
+            killed.release(&end_of).await
+        };
+        let both: Vec<rt::LocalFuture<Result<(), FsError>>> = vec![Box::pin(write), Box::pin(end)];
+        assert_eq!(rt::sync::join_all(both).await, [Ok(()), Ok(())]);
+        one.sync_all().await.unwrap();
+        one.rt().sleep(Duration::from_secs(5)).await;
+        let size = size_of(&three, theirs.fid()).await;
+        let reader = open(&three, "f", 0).await;
+        (size, three.data().read(&reader, 0, 20_000).await.unwrap().len())
+    });
+    types::planted::plant(None);
+    found
+}
+
+#[test]
+fn a_write_that_outlives_its_open_is_in_the_size() {
+    assert_eq!(killed_amid_a_write(None), (15_000, 15_000));
+    assert_eq!(killed_amid_a_write(Some("outlived-open")).0, 10_000, "the planted bug shows");
+}

@@ -277,3 +277,50 @@ fn a_read_under_locks_of_several_osts_is_hastened_at_all_of_them_when_one_lock_i
         }
     });
 }
+
+/// Changes wait at the metadata server for a client that nobody reaches, more than there are slots; meanwhile another client wants the
+/// lock of a file that was closed just now.
+#[test]
+fn the_end_of_an_open_that_another_client_waits_for_finds_a_slot_although_changes_hold_all_others() {
+    use wire::mdt::{SetBits, SetattrRequest};
+    async fn chmod(c: Rc<Client>, fid: Fid) {
+        let request = SetattrRequest { valid: SetBits::MODE, mode: 0o600, ..SetattrRequest::default() };
+        c.setattr(&root(), &c.meta().inode(fid), request, None).await.unwrap();
+    }
+    let world = World::new(5, 1, OstConfig::default());
+    let ((one, _), (two, _), (away, host)) = (world.client(|_| {}), world.client(|_| {}), world.client(|_| {}));
+    world.run(Duration::from_secs(3600), async {
+        let mut fids = Vec::new();
+        for i in 0..150 {
+            let name = format!("f{i}");
+            fids.push(create(&away, &name).await.fid());
+            one.lookup(&root(), Fid::ROOT, name.as_bytes()).await.unwrap();
+            away.lookup(&root(), Fid::ROOT, name.as_bytes()).await.unwrap();
+        }
+        let closed = create(&one, "closed").await;
+        one.data().write(&closed, 0, &[1; 100]).await.unwrap();
+        one.data().fsync(&closed, false).await.unwrap();
+        two.lookup(&root(), Fid::ROOT, b"closed").await.unwrap();
+        one.getattr(&root(), closed.fid(), None).await.unwrap();
+        world.cut_off(&host, true);
+        let ended = Rc::new(Cell::new(0));
+        for fid in fids {
+            let (c, ended) = (one.clone(), ended.clone());
+            drop(spawn(&one, async move {
+                chmod(c, fid).await;
+                ended.set(ended.get() + 1);
+            }));
+        }
+        while one.sessions().mdc().in_flight() < 60 {
+            world.sim.sleep(Duration::from_millis(1)).await;
+            assert_eq!(ended.get(), 0, "{} in flight", one.sessions().mdc().in_flight());
+        }
+        world.sim.sleep(Duration::from_millis(10)).await;
+        let wants = spawn(&two, chmod(two.clone(), closed.fid()));
+        one.release_soon(&closed).await;
+        wants.await.unwrap();
+        assert_eq!(ended.get(), 0, "they were answered first");
+        assert_eq!(one.in_use().of("opens"), 0, "its end was told");
+        world.cut_off(&host, false);
+    });
+}

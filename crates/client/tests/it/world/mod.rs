@@ -242,6 +242,11 @@ impl World {
         let mds = self.mds.borrow().mds().unwrap();
         wire::decode(&mds.serve(caller, op, &wire::encode(ask)).await.unwrap().body).unwrap()
     }
+    /// The metadata server is asked by a client that made its request itself.
+    pub async fn ask_mds_as<Q: wire::Encode>(&self, caller: mds::Caller, op: wire::Op, q: &Q) -> Result<(), FsError> {
+        let mds = self.mds.borrow().mds().unwrap();
+        mds.serve(caller, op, &wire::encode(q)).await.map(drop)
+    }
     /// It comes back over what its store holds.
     pub async fn restart_mds(&self) {
         let rt = self.mds_host.boot();
