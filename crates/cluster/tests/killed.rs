@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use posix::run::spawn;
+use posix::run::{Child, spawn};
 use posix::sys::{self, R};
 use roles::{RoleProcess, World, can_mount, transports};
 
@@ -17,6 +17,8 @@ fn a_role_serves_in_a_process_of_its_own() {
 }
 
 const LIMIT: Duration = Duration::from_secs(60);
+/// Long enough for what waits for nobody.
+const SOON: Duration = Duration::from_secs(5);
 
 /// A cluster of processes over TCP with two mounts.
 struct Cluster {
@@ -50,6 +52,20 @@ impl Cluster {
     /// The same, but `call` may also end without waiting: then the answer is no.
     fn waits_and_is_killed_in(&self, what: &str, call: impl FnOnce() -> R) -> bool {
         let child = spawn(call).expect("a process");
+        if !self.waits_for_an_answer(what, &child) {
+            return false;
+        }
+        // SAFETY: our own child, not collected yet.
+        unsafe { libc::kill(child.pid, libc::SIGKILL) };
+        if !child.ended_within(LIMIT) {
+            roles::abort(&self.at);
+            panic!("{what}: not even SIGKILL ends it");
+        }
+        true
+    }
+
+    /// Waits until a process waits in the kernel for an answer; no: it ended before.
+    fn waits_for_an_answer(&self, what: &str, child: &Child) -> bool {
         let end = Instant::now() + LIMIT;
         let waits_at = || std::fs::read_to_string(format!("/proc/{}/wchan", child.pid)).unwrap_or_default();
         while !waits_at().contains("request_wait_answer") {
@@ -61,12 +77,6 @@ impl Cluster {
                 panic!("{what}: does not wait for an answer, but at {:?}", waits_at());
             }
             std::thread::park_timeout(Duration::from_millis(2));
-        }
-        // SAFETY: our own child, not collected yet.
-        unsafe { libc::kill(child.pid, libc::SIGKILL) };
-        if !child.ended_within(LIMIT) {
-            roles::abort(&self.at);
-            panic!("{what}: not even SIGKILL ends it");
         }
         true
     }
@@ -120,6 +130,40 @@ fn whoever_waits_for_storage_that_is_away_can_be_killed() {
         c.is_killed_in("lseek(SEEK_DATA)", || sys::lseek(g, 0, libc::SEEK_DATA).map(|_| ()).map_err(String::from));
         c.is_killed_in("stat of a file that is written", || sys::stat(&a.join("f")).map(|_| ()).map_err(String::from));
         roles::abort(&c.at);
+    }
+}
+
+#[test]
+fn whoever_opens_a_file_of_which_a_write_waits_for_storage_that_is_away_can_be_killed() {
+    if !can_mount() {
+        return;
+    }
+    for transport in transports() {
+        let mut c = Cluster::new(transport);
+        let (file, other) = (c.at[0].join("f"), c.at[1].join("f"));
+        sys::put(&other, &[1; 200_000]).expect("a file");
+        let writer = sys::open(&file, libc::O_WRONLY, 0).expect("an open while the servers are there");
+        c.oss.take().expect("it runs").kill();
+        // In place, and its lock is with the other mount: it waits. An open that lets the kernel keep pages would wait for it, and no
+        // signal would end that.
+        let write = spawn(|| sys::pwrite(&writer, b"x", 0).map(|_| ()).map_err(String::from)).expect("a process");
+        if !c.waits_for_an_answer("write", &write) {
+            roles::abort(&c.at);
+            panic!("the write ends without its OST");
+        }
+        let read = spawn(|| sys::open(&file, libc::O_RDONLY, 0).map(drop).map_err(String::from)).expect("a process");
+        // Where it asks for what the OST knows, it is killed like any other.
+        if !read.ended_within(SOON) && c.waits_for_an_answer("open", &read) {
+            // SAFETY: our own child, not collected yet.
+            unsafe { libc::kill(read.pid, libc::SIGKILL) };
+            if !read.ended_within(LIMIT) {
+                roles::abort(&c.at);
+                panic!("open: not even SIGKILL ends it");
+            }
+        }
+        roles::abort(&c.at);
+        drop(read.join());
+        drop(write.join());
     }
 }
 

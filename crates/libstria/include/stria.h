@@ -20,7 +20,8 @@ typedef struct stria_request stria_request;
 
 /* open(2); `mode` is for files that it creates. */
 stria_file *stria_open(const char *path, int flags, unsigned int mode);
-/* Closes; nobody uses the file any more. Requests that are begun go on, and may still be waited for. */
+/* close(2); nobody uses the file any more, also where this is -1: then errno says what was not written out. Requests that are
+ * begun go on, and may still be waited for. */
 int stria_close(stria_file *file);
 /* The kernel's descriptor, for what has no function here (fstat, ftruncate, locks); close it with stria_close. */
 int stria_fileno(const stria_file *file);

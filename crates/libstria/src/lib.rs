@@ -100,8 +100,8 @@ pub unsafe extern "C" fn stria_close(file: *mut File) -> c_int {
         return fail(-1, &invalid());
     }
     // SAFETY: the caller's.
-    drop(unsafe { Box::from_raw(file) });
-    0
+    let file = unsafe { Box::from_raw(file) };
+    status(file.close())
 }
 
 /// `stria_fileno`.

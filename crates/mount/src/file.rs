@@ -92,7 +92,7 @@ impl StriaFs {
         let (offset, len) = (arg.offset, data.len() as u64);
         let kills = arg.write_flags & abi::WRITE_KILL_SUIDGID != 0;
         if self.client.has_privileges(file, kills) {
-            let (file, cred) = (file.clone(), self.cred(req));
+            let (file, cred) = (file.clone(), self.cred(req).await);
             self.carry_out(caller, |c| async move { c.drop_privileges(&file, &cred, kills).await }).await?;
         }
         if len >= LARGE_BYTES && !self.client.data().writes_at_once(file, offset, len) {
@@ -116,7 +116,7 @@ impl StriaFs {
 
     pub(crate) async fn opens(self: &Rc<Self>, req: Request<'_>) -> Replied {
         let fid = convert::fid(req.nodeid());
-        let (cred, mut caller) = (self.cred(&req), Caller::of(&req));
+        let (cred, mut caller) = (self.cred(&req).await, Caller::of(&req));
         match req.op() {
             Op::Open { arg } => {
                 let opened = self.carry_out_or(
@@ -141,6 +141,9 @@ impl StriaFs {
                         if cached {
                             self.note_paged(file.id());
                         }
+                        if file.writes() {
+                            self.writers.came(file.fid());
+                        }
                         req.into_reply().open(file.id(), if cached { fopen::KEEP_CACHE } else { OPEN_FLAGS })
                     }
                     Err(e) => req.err(errno(e)),
@@ -157,6 +160,14 @@ impl StriaFs {
                 let created = self.create(&mut caller, cred, fid, Vec::new(), &arg).await;
                 self.reply_create(req, created)
             }
+            _ => req.err(libc::ENOSYS),
+        }
+    }
+
+    /// Who closes may hold locks of its process until the answer, as execve(2) does: nothing is found out about it here.
+    pub(crate) async fn closes(self: &Rc<Self>, req: Request<'_>) -> Replied {
+        let (fid, mut caller) = (convert::fid(req.nodeid()), Caller::of(&req));
+        match req.op() {
             Op::Flush { arg } => {
                 let Some(file) = self.client.meta().file(arg.fh) else { return req.into_reply().ok() };
                 file.forget_lock_owner(arg.lock_owner);
@@ -168,6 +179,10 @@ impl StriaFs {
                 self.pieces.forget(arg.fh);
                 self.forget_offer(arg.fh);
                 let Some(file) = self.client.meta().file(arg.fh) else { return req.into_reply().ok() };
+                if file.writes() {
+                    // At once: an open may come behind it.
+                    self.writers.went(file.fid());
+                }
                 for owner in file.take_lock_owners() {
                     let _ = self.client.flocks().drop_locks(fid, owner, false).await;
                 }
@@ -203,6 +218,9 @@ impl StriaFs {
             // Every read of a page would ask for locks that keep all others away.
             return false;
         }
+        if self.writers.has(file.fid()) {
+            return false;
+        }
         if inode.is_written_elsewhere() {
             // The kernel would believe its size of before where a lock goes while it asks for the new one.
             return false;
@@ -220,6 +238,9 @@ impl StriaFs {
         match result {
             Ok((e, file)) => {
                 file.inode().front().set_kernel_pages();
+                if file.writes() {
+                    self.writers.came(file.fid());
+                }
                 self.client.meta().remember(e.attr.fid);
                 let e = convert::unbelieved(e);
                 req.into_reply().create(&convert::entry(&e, self.names_cacheable), file.id(), OPEN_FLAGS)
@@ -239,7 +260,7 @@ impl StriaFs {
             }
             Op::Fallocate { arg } => {
                 let Some(file) = self.client.meta().file(arg.fh) else { return req.err(libc::EBADF) };
-                let cred = self.cred(&req);
+                let cred = self.cred(&req).await;
                 let allocated = self.carry_out(&mut caller, |c| async move {
                     c.drop_privileges(&file, &cred, cred.caps == 0).await?;
                     c.data().fallocate(&file, arg.mode, arg.offset, arg.length).await
@@ -263,7 +284,7 @@ impl StriaFs {
             Op::CopyFileRange { arg, .. } => {
                 let (from, to) = (self.client.meta().file(arg.fh_in), self.client.meta().file(arg.fh_out));
                 let (Some(from), Some(to)) = (from, to) else { return req.err(libc::EBADF) };
-                let cred = self.cred(&req);
+                let cred = self.cred(&req).await;
                 let copied = self.carry_out(&mut caller, |c| async move {
                     c.drop_privileges(&to, &cred, cred.caps == 0).await?;
                     let len = arg.len.min(COPY_BYTES_MAX);

@@ -15,6 +15,10 @@ mod native;
 mod pieces;
 pub mod project;
 mod rings;
+mod writers;
+
+/// Sockets to which programs may send descriptors.
+pub use ::native::pass;
 
 pub use crate::native::ServedNatively;
 pub use cred::Squash;
@@ -34,7 +38,7 @@ use crate::killed::Caller;
 pub struct StriaFs {
     client: Rc<Client>,
     callers: cred::Callers,
-    jobs: job::JobsOfCallers,
+    jobs: Rc<job::JobsOfCallers>,
     /// Names may be cached: the kernel can be told to ask again without taking directory locks.
     names_cacheable: bool,
     dirs: dir::Dirs,
@@ -44,6 +48,7 @@ pub struct StriaFs {
     is_dying: killed::Judge,
     pieces: pieces::Pieces,
     direct: direct::Direct,
+    writers: writers::Writers,
     native: RefCell<Option<Rc<crate::native::Native>>>,
     told: Rc<kernel::Told>,
 }
@@ -77,7 +82,7 @@ impl StriaFs {
         Rc::new(StriaFs {
             client,
             callers: cred::Callers::new(squash),
-            jobs: job::JobsOfCallers::default(),
+            jobs: Rc::default(),
             names_cacheable: session.negotiated().minor >= 44,
             dirs: dir::Dirs::default(),
             kernel_cache,
@@ -85,6 +90,7 @@ impl StriaFs {
             is_dying: killed::Judge::new(killed::is_dying),
             pieces: pieces::Pieces::new(session.negotiated().max_write_bytes),
             direct: direct::Direct::new(session.negotiated().max_background),
+            writers: writers::Writers::default(),
             native: RefCell::new(None),
             told,
         })
@@ -93,8 +99,9 @@ impl StriaFs {
     pub fn measure_calls(&self, count_of: fn(u32) -> Count) {
         self.pieces.set_count_of(count_of);
     }
-    fn cred(&self, req: &Request<'_>) -> Cred {
-        let job = self.jobs.of(&self.client, req.uid(), req.gid(), req.pid());
+    /// Who asks. Not for requests that end an open: their callers may hold what finding out waits for, and nobody needs to know.
+    async fn cred(&self, req: &Request<'_>) -> Cred {
+        let job = self.jobs.of(&self.client, req.uid(), req.gid(), req.pid()).await;
         Cred { job, ..self.callers.cred(req.uid(), req.gid(), req.pid()) }
     }
 }
@@ -223,9 +230,8 @@ impl StriaFs {
                 self.xattrs(req).await
             }
             Op::Read { .. } | Op::Write { .. } => self.data(req).await,
-            Op::Open { .. } | Op::Create { .. } | Op::Tmpfile { .. } | Op::Flush { .. } | Op::Release { .. } => {
-                self.opens(req).await
-            }
+            Op::Open { .. } | Op::Create { .. } | Op::Tmpfile { .. } => self.opens(req).await,
+            Op::Flush { .. } | Op::Release { .. } => self.closes(req).await,
             Op::Fsync { .. } | Op::Fallocate { .. } | Op::Lseek { .. } | Op::CopyFileRange { .. } => {
                 self.ranges(req).await
             }

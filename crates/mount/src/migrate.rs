@@ -70,7 +70,7 @@ impl StriaFs {
         let Some(_lasting) = req.lasting() else { return req.err(libc::EAGAIN) };
         let Some(said) = Migrate::parse(data) else { return req.err(libc::EINVAL) };
         let how = client::Migrate { layout: said.layout, gives_way: said.gives_way, bytes_per_s: said.bytes_per_s };
-        let (cred, mut caller) = (self.cred(&req), Caller::of(&req));
+        let (cred, mut caller) = (self.cred(&req).await, Caller::of(&req));
         let stopped = Rc::new(Cell::new(false));
         let asked = stopped.clone();
         let done = self

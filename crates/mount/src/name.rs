@@ -92,7 +92,7 @@ impl StriaFs {
 
     pub(crate) async fn attributes(self: &Rc<Self>, req: Request<'_>) -> Replied {
         let fid = convert::fid(req.nodeid());
-        let (cred, mut caller) = (self.cred(&req), Caller::of(&req));
+        let (cred, mut caller) = (self.cred(&req).await, Caller::of(&req));
         match req.op() {
             Op::Lookup { name } => {
                 let name = name.to_vec();
@@ -143,7 +143,7 @@ impl StriaFs {
 
     pub(crate) async fn names(self: &Rc<Self>, req: Request<'_>) -> Replied {
         let fid = convert::fid(req.nodeid());
-        let (cred, mut caller) = (self.cred(&req), Caller::of(&req));
+        let (cred, mut caller) = (self.cred(&req).await, Caller::of(&req));
         let (name, node) = match req.op() {
             Op::Symlink { name, target, .. } => {
                 let target = target.to_vec();
@@ -198,10 +198,10 @@ impl StriaFs {
 
     pub(crate) async fn directories(self: &Rc<Self>, req: Request<'_>) -> Replied {
         let fid = convert::fid(req.nodeid());
-        let cred = self.cred(&req);
         match req.op() {
             Op::Opendir { .. } => {
-                let kept = self.kernel_cache != KernelCaching::Never;
+                // What the kernel keeps it shows to whom the attributes let read, and the servers may judge otherwise.
+                let kept = self.kernel_cache != KernelCaching::Never && !self.client.sessions().users_differ();
                 let (id, flags) = self.dirs.open(&self.client, fid, kept);
                 req.into_reply().open(id, flags)
             }
@@ -209,8 +209,8 @@ impl StriaFs {
                 self.dirs.close(arg.fh);
                 req.into_reply().ok()
             }
-            Op::Readdir { arg } => self.list(req, &cred, arg, false).await,
-            Op::Readdirplus { arg } => self.list(req, &cred, arg, true).await,
+            Op::Readdir { arg } => self.list(req, arg, false).await,
+            Op::Readdirplus { arg } => self.list(req, arg, true).await,
             op => {
                 let dir = if let Op::Fsyncdir { arg } = op { self.dirs.get(arg.fh) } else { None };
                 let mut caller = Caller::of(&req);
@@ -238,12 +238,12 @@ impl StriaFs {
         self.ask(caller, |c| async move { dir.seek(&c, &cred, cookie, plus).await }).await
     }
 
-    async fn list(self: &Rc<Self>, req: Request<'_>, cred: &wire::mdt::Cred, arg: abi::ReadIn, plus: bool) -> Replied {
+    async fn list(self: &Rc<Self>, req: Request<'_>, arg: abi::ReadIn, plus: bool) -> Replied {
         let Some(dir) = self.dirs.get(arg.fh) else { return req.err(libc::EBADF) };
-        let mut caller = Caller::of(&req);
+        let (cred, mut caller) = (self.cred(&req).await, Caller::of(&req));
         let lost = dir.inode.front().names_lost();
         let mut cookie = if arg.offset <= DOT_DOT { 0 } else { arg.offset };
-        if let Err(e) = self.seek(&mut caller, &dir, cred, cookie, plus).await {
+        if let Err(e) = self.seek(&mut caller, &dir, &cred, cookie, plus).await {
             return req.err(errno(e));
         }
         if arg.offset == 0 {
@@ -282,7 +282,7 @@ impl StriaFs {
             if told || !dir.is_drained() || dir.at() != cookie {
                 return out.finish();
             }
-            if self.seek(&mut caller, &dir, cred, cookie, plus).await.is_err() {
+            if self.seek(&mut caller, &dir, &cred, cookie, plus).await.is_err() {
                 return out.finish();
             }
         }
@@ -294,8 +294,9 @@ impl StriaFs {
         }
         match entry.attr.as_ref().and_then(|attr| self.client.entry_of(attr)) {
             Some(e) => {
-                let pushed =
-                    out.push_plus(&convert::entry(&e, self.names_cacheable), entry.cookie, entry.dtype, &entry.name);
+                // A kernel dates a name of a listing when it gets to it, not when it asked: one that was taken back since our answer
+                // would be believed. So it asks for each, and this client answers.
+                let pushed = out.push_plus(&convert::entry(&e, false), entry.cookie, entry.dtype, &entry.name);
                 if pushed {
                     self.client.meta().remember(e.attr.fid);
                 }
@@ -313,7 +314,7 @@ impl StriaFs {
 
     pub(crate) async fn xattrs(self: &Rc<Self>, req: Request<'_>) -> Replied {
         let fid = convert::fid(req.nodeid());
-        let (cred, mut caller) = (self.cred(&req), Caller::of(&req));
+        let (cred, mut caller) = (self.cred(&req).await, Caller::of(&req));
         match req.op() {
             Op::Getxattr { size, name } => {
                 let name = name.to_vec();

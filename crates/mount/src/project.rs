@@ -53,7 +53,7 @@ impl StriaFs {
     pub(crate) async fn project(self: &Rc<Self>, req: Request<'_>) -> Replied {
         let Op::Ioctl { arg, data } = req.op() else { return req.err(libc::ENOSYS) };
         let fid = convert::fid(req.nodeid());
-        let (cred, mut caller) = (self.cred(&req), Caller::of(&req));
+        let (cred, mut caller) = (self.cred(&req).await, Caller::of(&req));
         if arg.cmd != SET {
             let told = self.ask(&mut caller, |c| async move { c.getattr(&cred, fid, None).await });
             return match told.await {

@@ -3,7 +3,7 @@
 //! Where there is no native path (another file system, a mount that offers none, too many connections), reads and writes go
 //! through the kernel: the same calls work everywhere.
 use std::io::{self, IoSlice, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -122,6 +122,16 @@ impl File {
             None if data_only => self.kernel.sync_data(),
             None => self.kernel.sync_all(),
         }
+    }
+
+    /// close(2): what a drop does, and what the kernel says of it. It is closed in any case.
+    ///
+    /// # Errors
+    /// As close(2): what could not be written out of what this open wrote.
+    pub fn close(self) -> io::Result<()> {
+        let fd = self.kernel.into_raw_fd();
+        // SAFETY: a descriptor that was this file's, and is nobody's any more.
+        if unsafe { libc::close(fd) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     /// Begins a read of at most 1 MiB.

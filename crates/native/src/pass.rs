@@ -7,9 +7,11 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::Shutdown;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use crate::offer::VERSION;
 use crate::ring::{AREA_BYTES, ENTRIES};
@@ -109,38 +111,84 @@ pub fn take_no_descriptors(listener: BorrowedFd<'_>) {
     }
 }
 
-/// Threads that throw away what was sent to sockets of the daemon's.
+/// Ended connections of the daemon's with something to throw away.
 static PARTING: AtomicUsize = AtomicUsize::new(0);
 /// With as many of them nobody is let in.
 const PARTING_MAX: usize = 64;
+/// How long room is waited for before another look.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Those of them that no thread took yet.
+static LEFT: Mutex<Vec<UnixStream>> = Mutex::new(Vec::new());
+
+fn left() -> MutexGuard<'static, Vec<UnixStream>> {
+    LEFT.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Whether there is room for one more connection that ends with something to throw away.
 #[must_use]
 pub fn may_part() -> bool {
+    // Their threads could not be started, or are about to take them.
+    if !left().is_empty() {
+        start_parting();
+    }
     PARTING.load(Relaxed) < PARTING_MAX
 }
 
 /// Ends a connection, of which the daemon's end may be closed from then on without waiting: what the program sent, and may be
 /// long in closing, is thrown away by a thread of its own.
 pub fn part(stream: &UnixStream) {
+    if !ends_empty(stream) {
+        leave(stream);
+    }
+}
+
+/// The same for a thread that lets in whoever comes: it waits where there is no room ([`may_part`]) for what has to be thrown away.
+pub fn part_in_turn(stream: &UnixStream) {
+    if ends_empty(stream) {
+        return;
+    }
+    while !may_part() {
+        std::thread::park_timeout(PAUSE);
+    }
+    leave(stream);
+}
+
+/// Ends a connection. Whether there is nothing in it to throw away; nothing comes from then on.
+fn ends_empty(stream: &UnixStream) -> bool {
     // That the other end is gone already is no failure.
     let _ = stream.shutdown(Shutdown::Both);
     let mut waiting: libc::c_int = 0;
     // SAFETY: room for the answer, which outlives the call.
     let asked = unsafe { libc::ioctl(stream.as_raw_fd(), libc::FIONREAD, &raw mut waiting) };
-    if asked == 0 && waiting == 0 {
-        return;
-    }
+    asked == 0 && waiting == 0
+}
+
+fn leave(stream: &UnixStream) {
     let Ok(last) = stream.try_clone() else { return };
     PARTING.fetch_add(1, Relaxed);
-    let empties = std::thread::Builder::new().name("parting".into()).spawn(move || {
-        while hear(std::os::fd::AsFd::as_fd(&last)) {}
+    left().push(last);
+    start_parting();
+}
+
+/// Starts a thread that takes an ended connection. It takes it itself: a thread that cannot be started would drop what it was given,
+/// and here is somebody who must not wait.
+fn start_parting() {
+    let empties = || {
+        let Some(last) = left().pop() else { return };
+        while hear(last.as_fd()) {}
         drop(last);
         PARTING.fetch_sub(1, Relaxed);
-    });
-    if empties.is_err() {
-        PARTING.fetch_sub(1, Relaxed);
-    }
+    };
+    // Without a thread now, the next one who is let in starts it ([`may_part`]).
+    let _ = std::thread::Builder::new().name("parting".into()).spawn(empties);
+}
+
+/// Throws away what was sent to a socket of the daemon's, as long as that takes: for threads that may wait. Its end may then be closed
+/// without waiting, for nothing can be sent to it any more; the other end does not see this.
+pub fn throw_away(stream: &UnixStream) {
+    // That the other end is gone already is no failure.
+    let _ = stream.shutdown(Shutdown::Read);
+    while hear(stream.as_fd()) {}
 }
 
 /// The daemon's greeting, with the memory and the bells. The buffer of a new connection holds it: this does not wait.
@@ -223,7 +271,6 @@ pub fn be_greeted(stream: &UnixStream) -> io::Result<[OwnedFd; GIFTS]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd;
 
     /// Takes O_NONBLOCK away, as whoever shares the descriptor may.
     fn make_wait(fd: BorrowedFd<'_>) {
@@ -287,6 +334,31 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(may_part());
+    }
+
+    #[test]
+    fn a_connection_whose_thread_could_not_be_started_is_taken_by_the_next() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        std::io::Write::write_all(&mut &theirs, b"x").unwrap();
+        ours.shutdown(Shutdown::Both).unwrap();
+        PARTING.fetch_add(1, Relaxed);
+        left().push(ours);
+        while PARTING.load(Relaxed) > 0 {
+            let _ = may_part();
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn what_was_sent_is_thrown_away_and_nothing_comes_behind_it() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        std::io::Write::write_all(&mut &theirs, &[1; 1000]).unwrap();
+        throw_away(&ours);
+        assert!(std::io::Write::write(&mut &theirs, b"x").is_err());
+        std::io::Write::write_all(&mut &ours, b"y").unwrap();
+        let mut byte = [0];
+        std::io::Read::read_exact(&mut &theirs, &mut byte).unwrap();
+        assert_eq!(byte, *b"y", "the other way is open");
     }
 
     #[test]

@@ -31,6 +31,11 @@ const YIELDS_MAX: u32 = 200;
 /// What one read(2) moves at most.
 const BYTES_MAX: usize = 0x7fff_f000;
 
+unsafe extern "C-unwind" {
+    /// pthread_testcancel(3), which unwinds through its callers when the thread is cancelled.
+    fn pthread_testcancel();
+}
+
 /// The process has a limit for the length of files, which the kernel watches.
 static LIMITED: AtomicBool = AtomicBool::new(false);
 
@@ -58,6 +63,10 @@ fn wanted(parts: &[iovec]) -> Option<usize> {
 fn through_rings(fd: c_int, work: impl FnOnce(&Open, &File) -> Option<usize>) -> Option<ssize_t> {
     if !table::is_known(fd) {
         return None;
+    }
+    if !Inside::is_so() {
+        // SAFETY: the thread may end here, as in the kernel's call: nothing is held, and no value of these functions wants to be dropped.
+        unsafe { pthread_testcancel() };
     }
     let _inside = Inside::enter()?;
     let open = table::of(fd)?;

@@ -1,7 +1,7 @@
 //! The calls after which a position may be another process's, too: it is the kernel's who moves it from then on, in both.
 //!
 //! Before such a call and after it every open file is taken for shared: another thread may have opened one in between.
-use libc::{c_char, c_int, c_void, pid_t, ssize_t};
+use libc::{c_char, c_int, c_uint, c_void, pid_t, ssize_t};
 
 use crate::own::Inside;
 use crate::real::{self, Opaque};
@@ -156,10 +156,31 @@ pub unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the caller's; the kernel reads as much of it.
-    let carries = unsafe { message.as_ref() }.is_some_and(|m| m.msg_controllen > 0 && !m.msg_control.is_null());
-    if carries && !Inside::is_so() {
+    if unsafe { message.as_ref() }.is_some_and(carries) && !Inside::is_so() {
         share();
     }
     // SAFETY: the caller's.
     unsafe { real::sendmsg(fd, message, flags) }
+}
+
+/// sendmmsg(2), likewise.
+///
+/// # Safety
+/// The C library's.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut libc::mmsghdr, n: c_uint, flags: c_int) -> c_int {
+    // The kernel takes no more than that of them.
+    let n_taken = (n as usize).min(libc::UIO_MAXIOV as usize);
+    // SAFETY: the caller's; the kernel reads as much of them.
+    let all = if messages.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(messages, n_taken) } };
+    if all.iter().any(|m| carries(&m.msg_hdr)) && !Inside::is_so() {
+        share();
+    }
+    // SAFETY: the caller's.
+    unsafe { real::sendmmsg(fd, messages, n, flags) }
+}
+
+/// Whether descriptors may come with a message.
+fn carries(message: &libc::msghdr) -> bool {
+    message.msg_controllen > 0 && !message.msg_control.is_null()
 }

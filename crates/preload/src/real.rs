@@ -95,6 +95,7 @@ next! {
     dup2(fd: c_int, to: c_int) -> c_int, else missing(-1);
     fcntl64(fd: c_int, what: c_int, arg: c_long) -> c_int, else libc::syscall(libc::SYS_fcntl, fd, what, arg) as c_int;
     sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> ssize_t, else libc::syscall(libc::SYS_sendmsg, fd, message, flags) as ssize_t;
+    sendmmsg(fd: c_int, messages: *mut libc::mmsghdr, n: c_uint, flags: c_int) -> c_int, else libc::syscall(libc::SYS_sendmmsg, fd, messages, n, flags) as c_int;
     copy_file_range(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: c_uint) -> ssize_t, else libc::syscall(libc::SYS_copy_file_range, from, from_at, to, to_at, len, flags) as ssize_t;
     sendfile64(to: c_int, from: c_int, at: *mut off_t, len: size_t) -> ssize_t, else libc::syscall(libc::SYS_sendfile, to, from, at, len) as ssize_t;
     splice(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, len: size_t, flags: c_uint) -> ssize_t, else libc::syscall(libc::SYS_splice, from, from_at, to, to_at, len, flags) as ssize_t;

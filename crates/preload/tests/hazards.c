@@ -303,7 +303,16 @@ static void signalled(void)
     for (int i = 0; i < RECORDS; i++) CHECK(seen[i] == 1);
 }
 
-static void sent(void)
+static ssize_t send_one(int to, struct msghdr *message) { return sendmsg(to, message, 0); }
+static ssize_t send_many(int to, struct msghdr *message)
+{
+    char byte = 2;
+    struct iovec part = {&byte, 1};
+    struct mmsghdr two[] = {{.msg_hdr = *message}, {.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}}};
+    return sendmmsg(to, two, 2, 0) == 2 ? 1 : -1;
+}
+
+static void sent_by(ssize_t (*sends)(int, struct msghdr *))
 {
     int ends[2], fd = file(O_RDWR);
     CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
@@ -327,12 +336,14 @@ static void sent(void)
     head->cmsg_type = SCM_RIGHTS;
     head->cmsg_len = CMSG_LEN(sizeof fd);
     memcpy(CMSG_DATA(head), &fd, sizeof fd);
-    CHECK(sendmsg(ends[0], &message, 0) == 1);
+    CHECK(sends(ends[0], &message) == 1);
     ended_well(child);
     before = calls();
     CHECK(next(fd) == 10);
     kernels(before);
 }
+
+static void sent(void) { sent_by(send_one); sent_by(send_many); }
 
 /* The C library's streams read past this library; both see one position. */
 static void mixed(void)
@@ -413,6 +424,11 @@ static void wide(void)
 
 static void *waits(void *of) { uint64_t n; (void)!read(*(int *)of, &n, 8); return NULL; }
 
+/* Threads that never leave the rings. */
+static void *reads_on(void *of) { while (of) record(*(int *)of, 3); return NULL; }
+static void *reads_along(void *of) { while (lseek(*(int *)of, 0, SEEK_SET) == 0) CHECK(next(*(int *)of) == 0); return NULL; }
+static void *writes_on(void *of) { uint64_t n = 3; while (pwrite(*(int *)of, &n, 8, 8 * 3) == 8) { } return NULL; }
+
 static void cancelled(void)
 {
     int ends[2], fd = file(O_RDWR);
@@ -421,6 +437,14 @@ static void cancelled(void)
     CHECK(pipe(ends) == 0 && record(fd, 1) == 1);
     CHECK(pthread_create(&thread, NULL, waits, &ends[0]) == 0 && pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
     CHECK(result == PTHREAD_CANCELED && record(fd, 2) == 2);
+    void *(*all[])(void *) = {reads_on, reads_along, writes_on};
+    for (int i = 0; i < 3; i++) {
+        CHECK(pthread_create(&thread, NULL, all[i], &fd) == 0 && usleep(1000) == 0 && pthread_cancel(thread) == 0);
+        CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+        uint64_t before = calls();
+        CHECK(record(fd, 2) == 2 && lseek(fd, 8, SEEK_SET) == 8 && next(fd) == 1);
+        rings(before);
+    }
 }
 
 int main(int count, char **words)

@@ -309,7 +309,7 @@ impl Kernel {
         names: &mut Vec<Vec<u8>>,
     ) -> Result<Option<u64>, i32> {
         let _guard = dir.lock.shared().await;
-        let (seen, epoch) = (self.version.get(), self.epoch.get());
+        let seen = self.version.get();
         let arg = ReadIn { fh, offset, size: LISTING_BYTES, ..ReadIn::default() };
         let op = if plus { opcode::READDIRPLUS } else { opcode::READDIR };
         let bytes = self.conn.request(caller, op, dir.nodeid, &[arg.as_bytes()]).await?;
@@ -331,7 +331,9 @@ impl Kernel {
                 names.push(name.to_vec());
                 if let Some(entry) = entry.filter(|e| e.nodeid != 0) {
                     let inode = self.inode_of(&entry, seen).await?;
-                    self.enter(dir, name, Some(inode), (entry.entry_valid, entry.entry_valid_nsec), epoch);
+                    // Linux takes the epoch of now (`fuse_direntplus_link`), and not, as for LOOKUP, that of the question.
+                    let (valid, epoch) = ((entry.entry_valid, entry.entry_valid_nsec), self.epoch.get());
+                    self.enter(dir, name, Some(inode), valid, epoch);
                 }
             }
             let head_bytes = size_of::<Dirent>() + if plus { size_of::<EntryOut>() } else { 0 };

@@ -6,11 +6,13 @@ use std::fmt::Write;
 use std::rc::Rc;
 
 use rt::LocalFuture;
+use rt::sync::join_all;
 use simkernel::pages::PAGE;
 use simkernel::planted::class_of;
 use simkernel::run::World;
 use simkernel::{Report, RunConfig, Work, run};
 use tracing_subscriber::fmt::time::FormatTime;
+use types::Duration;
 
 fn seeds(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
     let Ok(text) = std::env::var("STRIA_SIM_SEEDS") else { return default };
@@ -187,6 +189,50 @@ fn a_store_takes_away_neither_bytes_nor_cuts_of_another_mount() {
         })
     };
     assert_eq!(script(steps), [""; 0]);
+}
+
+/// One mount lists a directory while the other one renames a file in it, again and again.
+fn listings_beside_renames(w: Rc<World>) -> LocalFuture<Option<()>> {
+    Box::pin(async move {
+        let (a, b) = (w.kernel(0), w.kernel(1));
+        let (alice, bob) = (w.callers[0].clone(), w.callers[w.callers.len() - 1].clone());
+        let (here, there) = (a.root(), b.root());
+        let sim = &w.context.cluster.sim;
+        let mut rng = w.context.rng("renames");
+        for n in 0..40 {
+            let (old, new) = (format!("f{n}").into_bytes(), format!("g{n}").into_bytes());
+            let file = w.must(0, "create", a.open(&alice, &here, &old, libc::O_RDWR | libc::O_CREAT)).await?;
+            w.must(0, "close", a.close(&alice, &file)).await?;
+            sim.sleep(Duration::from_millis(100)).await;
+            let later = Duration::from_micros(rng.below(20_000));
+            let rename = async {
+                sim.sleep(later).await;
+                w.must(0, "rename", a.rename(&alice, &here, &old, &new)).await
+            };
+            let list = async { w.must(1, "list", b.list(&bob, &there, true)).await.map(drop) };
+            let both: Vec<LocalFutureOf<'_>> = vec![Box::pin(rename), Box::pin(list)];
+            join_all(both).await.into_iter().collect::<Option<Vec<()>>>()?;
+            // With its new name known, nobody takes the file from the kernel for its old one.
+            w.must(1, "stat of the new name", b.stat(&bob, &there, &new)).await?;
+            let found = w.op(1, "stat of the old name", b.stat(&bob, &there, &old)).await?;
+            let gone = if found == Err(libc::ENOENT) { Ok(()) } else { Err(format!("{found:?}")) };
+            w.context.expect(&format!("the old name of g{n}"), gone);
+            w.must(0, "unlink", a.unlink(&alice, &here, &new)).await?;
+        }
+        Some(())
+    })
+}
+
+/// Work that borrows.
+type LocalFutureOf<'a> = std::pin::Pin<Box<dyn Future<Output = Option<()>> + 'a>>;
+
+#[test]
+fn a_name_that_goes_between_a_listing_and_its_reader_is_not_believed() {
+    all_well("a_name_that_goes", seeds(0..8), |seed| {
+        let mut config = RunConfig::draw(seed, Work::Script(listings_beside_renames), 2);
+        config.kernel.delays.step_max = Duration::from_millis(5);
+        config
+    });
 }
 
 #[test]

@@ -90,6 +90,35 @@ fn jobs_have_names_at_every_server_as_the_rule_says() {
 }
 
 #[test]
+fn a_program_that_begins_while_files_of_the_mount_are_open_holds_nobody_up() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(1);
+    let at = c.mount("m", &[]);
+    // New programs inherit it and close it within execve(2), while nobody can look at their environment.
+    let held = std::fs::File::create(at.join("held")).unwrap();
+    set(&at, "jobid_var=MY_JOB");
+    let (told, heard) = std::sync::mpsc::channel();
+    let begins = std::thread::spawn(move || {
+        for _ in 0..10 {
+            assert!(Command::new("true").status().unwrap().success());
+        }
+        told.send(()).unwrap();
+    });
+    if heard.recv_timeout(std::time::Duration::from_secs(60)).is_err() {
+        // Without it nothing ends here.
+        c.mounts[0].1.kill();
+        panic!("a program that closes a file while it begins waits for the mount, and the mount for it");
+    }
+    begins.join().unwrap();
+    drop(held);
+    write(&at, "after", 8, "sim21");
+    until(&at, "obdfilter.*.job_stats", "- job_id:          sim21\n");
+    c.stop();
+}
+
+#[test]
 fn runs_of_calls_are_shown_by_process_when_asked_for() {
     if !can_mount() {
         return;

@@ -118,7 +118,8 @@ class File(io.RawIOBase):
         if self._file is not None:
             super().close()
             file, self._file = self._file, None
-            _lib.stria_close(file)
+            if _lib.stria_close(file) != 0:
+                raise _failed(self.name)
 
     def fileno(self):
         """The kernel's descriptor, whose position is not this object's."""
@@ -194,10 +195,16 @@ class File(io.RawIOBase):
                 if memory.len > _REQUEST_BYTES_MAX:
                     raise ValueError(f"{memory.len} bytes in one piece: at most {_REQUEST_BYTES_MAX}")
                 while _lib.stria_queue_pread(queue, self._file, memory.at, memory.len, offset, number) != 0:
-                    if ctypes.get_errno() != errno.EAGAIN or under_way == 0:
+                    if ctypes.get_errno() != errno.EAGAIN:
                         raise _failed()
+                    if under_way == 0:
+                        # Other threads have all there is for reads that go together: this one goes alone.
+                        n = _lib.stria_pread(self._file, memory.at, memory.len, offset)
+                        counts[number] = n if n >= 0 else -ctypes.get_errno()
+                        break
                     under_way -= reap(1)
-                under_way += 1
+                else:
+                    under_way += 1
             while under_way:
                 under_way -= reap(1)
         finally:

@@ -92,6 +92,18 @@ def arrays():
         assert all((piece == raw[o:o + 4096]).all() for piece, o in zip(pieces, offsets))
         assert f.pread_many([(bytearray(10), array.nbytes - 4), (bytearray(0), 0)]) == [4, 0]
 
+        # And so do several threads, of which one may find that the others have it all.
+        told = []
+
+        def many():
+            for _ in range(20):
+                told.append(f.pread_many([(bytearray(4096), o) for o in offsets]) == [4096] * 100)
+
+        threads = [threading.Thread(target=many) for _ in range(4)]
+        [t.start() for t in threads]
+        [t.join() for t in threads]
+        assert told == [True] * 80
+
         def reader(n):
             mine = np.empty(1000, dtype=np.int64)
             for i in range(n, 900, 4):

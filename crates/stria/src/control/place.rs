@@ -4,9 +4,12 @@
 //! nothing that lies elsewhere, or that somebody else answers.
 use std::fs::{DirBuilder, OpenOptions, Permissions};
 use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+
+use mount::pass;
 
 use super::peer_uid;
 
@@ -118,6 +121,8 @@ fn bind_at(path: PathBuf) -> io::Result<(UnixListener, Name)> {
         },
         bound => bound?,
     };
+    // What comes with a question is closed by us, and may be long in closing.
+    pass::take_no_descriptors(listener.as_fd());
     // Everybody may ask; what is asked is judged by who asks.
     std::fs::set_permissions(&path, Permissions::from_mode(0o666))?;
     let meta = std::fs::symlink_metadata(&path)?;

@@ -2,6 +2,10 @@
 //!
 //! Anybody on the host may ask, so nobody may keep others from it: a user has few connections at a time, each with little
 //! time for its question and for taking the answer; root and the daemon's own user have places that nobody else can take.
+//!
+//! A kernel before Linux 6.16 lets anybody send descriptors along, whose close takes as long as the sender likes (SO_LINGER of a TCP
+//! socket). So connections are emptied by who may wait: the thread of a tool, which keeps the tool's place meanwhile, and for
+//! those without a place a thread of their own ([`pass::part_in_turn`]).
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
@@ -11,6 +15,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use mount::pass;
 use serde_json::{Value, json};
 
 use super::{Ask, Event, peer_uid, place};
@@ -25,6 +30,8 @@ const REQUEST_BYTES_MAX: usize = 64 << 10;
 const ASK_WITHIN: Duration = Duration::from_secs(5);
 /// How long it may take to read the answer.
 const READ_WITHIN: Duration = Duration::from_secs(30);
+/// How long nobody is let in when that fails.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// A served control socket. Dropping it gives its name free: the kernel hands the connection's number to the next mount.
 pub struct Served {
@@ -37,7 +44,7 @@ pub struct Served {
 impl Drop for Served {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
-        // Wakes the accepting thread, which then closes the socket.
+        // Wakes the accepting thread, which closes the socket when this one has let it go.
         // SAFETY: plain system call on a descriptor that lives.
         unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
     }
@@ -60,10 +67,14 @@ pub fn serve(connection: u32, place: usize, events: Sender<Event>) -> std::io::R
                 Ok((stream, _)) => take(stream, place, &events, &askers),
                 Err(e) if !over.load(Ordering::Relaxed) => {
                     tracing::warn!("control: {e}");
-                    std::thread::park_timeout(Duration::from_millis(100));
+                    std::thread::park_timeout(PAUSE);
                 }
                 Err(_) => {}
             }
+        }
+        // Closed here, for what those who were not let in have sent is closed along with it.
+        while Arc::strong_count(&listener) > 1 {
+            std::thread::yield_now();
         }
     })?;
     Ok(served)
@@ -121,19 +132,25 @@ fn take(stream: UnixStream, place: usize, events: &Sender<Event>, askers: &Arc<A
         // The empty buffer of a new connection holds the line; it is not waited for.
         let _ = stream.set_nonblocking(true);
         let _ = (&stream).write(format!("{}\n", json!({"error": why, "errno": libc::EAGAIN})).as_bytes());
+        pass::part_in_turn(&stream);
         return;
     };
     let events = events.clone();
+    // Shared, so that a thread that cannot be started does not close it here.
+    let stream = Arc::new(stream);
+    let asks = stream.clone();
     let thread = std::thread::Builder::new().name("control-ask".into()).spawn(move || {
-        if let Err(e) = converse(&stream, place, seat.uid, &events) {
+        if let Err(e) = converse(&asks, place, seat.uid, &events) {
             tracing::debug!("control: {e}");
         }
+        pass::throw_away(&asks);
         // Whoever sees the end of the connection finds its place free.
         drop(seat);
-        drop(stream);
+        drop(asks);
     });
     if let Err(e) = thread {
         tracing::warn!("control: no thread for a tool: {e}");
+        pass::part_in_turn(&stream);
     }
 }
 
@@ -185,6 +202,7 @@ fn converse(mut stream: &UnixStream, place: usize, uid: u32, events: &Sender<Eve
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
 
     #[test]
     fn a_user_has_few_places_and_root_keeps_its_own() {
@@ -201,6 +219,70 @@ mod tests {
         drop(one);
         assert!(askers.admit(70_002).is_some(), "places become free");
         drop((others, root));
+        assert!(askers.0.lock().unwrap().is_empty());
+    }
+
+    /// A TCP socket with bytes that its other end does not take, and whose last close waits for that.
+    fn lingers() -> (std::net::TcpStream, std::net::TcpStream) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let one = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let other = listener.accept().unwrap().0;
+        one.set_nonblocking(true).unwrap();
+        while (&one).write(&[0; 65536]).is_ok() {}
+        let hours = libc::linger { l_onoff: 1, l_linger: 3600 };
+        let len = size_of_val(&hours) as libc::socklen_t;
+        // SAFETY: a structure of the said length that outlives the call.
+        let set = unsafe {
+            libc::setsockopt(one.as_raw_fd(), libc::SOL_SOCKET, libc::SO_LINGER, (&raw const hours).cast(), len)
+        };
+        assert_eq!(set, 0);
+        one.set_nonblocking(false).unwrap();
+        (one, other)
+    }
+
+    fn own_uid() -> u32 {
+        // SAFETY: plain system call without arguments.
+        unsafe { libc::geteuid() }
+    }
+
+    #[test]
+    fn who_is_turned_away_makes_nobody_wait_for_descriptors_that_it_sent() {
+        let askers = Arc::new(Askers::default());
+        let seats: Vec<_> = (0..ASKERS_OF_USER_MAX).map(|_| askers.admit(own_uid()).unwrap()).collect();
+        let ((ours, theirs), (one, other)) = (UnixStream::pair().unwrap(), lingers());
+        pass::greet(&theirs, [one.as_fd(), one.as_fd()]).unwrap();
+        drop(one);
+        let (events, asked) = channel();
+        take(ours, 0, &events, &askers);
+        // Whoever waits for it waits until here.
+        drop(other);
+        let mut said = String::new();
+        (&theirs).read_to_string(&mut said).unwrap();
+        assert!(said.contains("too many tools"), "{said}");
+        assert!(asked.try_recv().is_err());
+        drop(seats);
+    }
+
+    #[test]
+    fn a_tool_that_sends_descriptors_keeps_its_place_until_they_are_closed() {
+        let askers = Arc::new(Askers::default());
+        let ((ours, theirs), (one, other)) = (UnixStream::pair().unwrap(), lingers());
+        let (events, asked) = channel();
+        (&theirs).write_all(b"{}\n").unwrap();
+        take(ours, 0, &events, &askers);
+        let Ok(Event::Ask(ask)) = asked.recv() else { panic!("a question") };
+        pass::greet(&theirs, [one.as_fd(), one.as_fd()]).unwrap();
+        drop(one);
+        ask.answer.send(json!({})).unwrap();
+        let mut answer = [0; 3];
+        (&theirs).read_exact(&mut answer).unwrap();
+        assert_eq!(answer, *b"{}\n");
+        theirs.set_read_timeout(Some(PAUSE)).unwrap();
+        assert!((&theirs).read(&mut answer).is_err(), "the connection lasts, and so does its place");
+        assert_eq!(askers.0.lock().unwrap().values().sum::<usize>(), 1);
+        drop(other);
+        theirs.set_read_timeout(None).unwrap();
+        assert_eq!((&theirs).read(&mut answer).unwrap(), 0);
         assert!(askers.0.lock().unwrap().is_empty());
     }
 }

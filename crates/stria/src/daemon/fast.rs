@@ -69,6 +69,10 @@ pub async fn before(
     match FastTier::open(rt, &place, &identity, &fast, Some(lock), wrap).await {
         Ok(tier) => Ok(FastStore::new(store, tier)),
         Err(FastError::TooSmall(n)) => Err(Failure::usage(format!("store.fast.size = {}", FastError::TooSmall(n)))),
+        // The directory is a tier's: nothing is lost with what is there, and nothing of it is touched.
+        Err(e @ FastError::Foreign) => {
+            without(format!("{}: {e}, or its head is damaged: remove the file", place.display()))
+        }
         Err(e) if e.is_mistake() => Err(mistake(e.to_string())),
         Err(e) => without(e.to_string()),
     }

@@ -342,7 +342,8 @@ async fn let_go(rt: Rt, m: Rc<Mounted>, force: bool) {
     if let Err(e) = rt.offload(move || unmount(&at, true)).await {
         tracing::warn!("{e}");
     }
-    if connection.is_none_or(|c| !fuse::mount::users(c).is_empty()) {
+    // Away from the shard, too: what is looked at may be locked by a process that waits for this very mount.
+    if rt.offload(move || connection.is_none_or(|c| !fuse::mount::users(c).is_empty())).await {
         rt.sleep(LINGER).await;
     }
     if m.over.get() {
