@@ -130,7 +130,7 @@ impl Absent {
     /// Who goes by the same session as when it opened the file.
     fn is_still(&self, author: Author) -> Option<Author> {
         let now = self.context.author(author.client)?;
-        (now.start == author.start && now.evictions == author.evictions).then_some(now)
+        now.has_all_of(author).then_some(now)
     }
     async fn open(&self, client: usize) -> Option<Rc<OpenFile>> {
         let fid = self.fid;

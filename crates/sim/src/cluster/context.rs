@@ -91,6 +91,15 @@ impl Default for Manners {
     }
 }
 
+/// OSTs that a client gave up.
+#[derive(Clone, Copy, Debug, Default)]
+struct GivenUp {
+    /// How many it has given up now.
+    now: u32,
+    /// How often it gave one up or took it back.
+    times: u64,
+}
+
 /// One run.
 pub struct Context {
     /// The cluster.
@@ -113,6 +122,8 @@ pub struct Context {
     pub disk_failures: Cell<u64>,
     /// Servers whose file systems others have filled.
     full_disks: RefCell<BTreeSet<NodeId>>,
+    /// What clients gave up.
+    given_up: RefCell<BTreeMap<usize, GivenUp>>,
     /// When one of them had space again last.
     had_space: Cell<Option<Instant>>,
     stamps: Cell<u64>,
@@ -176,6 +187,7 @@ impl Context {
             disks_failing: Cell::new(0),
             disk_failures: Cell::new(0),
             full_disks: RefCell::default(),
+            given_up: RefCell::default(),
             had_space: Cell::new(None),
             stamps: Cell::new(0),
             client_death: Cell::new(None),
@@ -232,6 +244,13 @@ impl Context {
         let all = self.copies.borrow();
         let lately = all.iter().filter(|(begun, _)| now.since(*begun) < COPY_GONE_WITHIN);
         lately.fold((0, 0), |(n, bytes), (_, more)| (n + 1, bytes + more))
+    }
+    /// A client gives an OST up from now on, or has taken it back.
+    pub fn gives_up(&self, client: usize, begins: bool) {
+        let mut all = self.given_up.borrow_mut();
+        let of = all.entry(client).or_default();
+        of.times += 1;
+        of.now = if begins { of.now + 1 } else { of.now - 1 };
     }
     /// A server's disk fails from now on.
     pub fn disk_fails(&self) {
@@ -385,12 +404,14 @@ impl Context {
             start: self.cluster.clients[client].starts.get(),
             evictions: self.cluster.evictions(client),
             disk_failures: self.disk_failures.get(),
+            given_up: self.given_up.borrow().get(&client).map_or(0, |g| g.times),
         })
     }
     /// Whether everything that was answered to an author holds.
     #[must_use]
     pub fn is_sound(&self, author: Author) -> bool {
-        self.disks_failing.get() == 0 && self.author(author.client) == Some(author)
+        let gives_up = self.given_up.borrow().get(&author.client).is_some_and(|g| g.now > 0);
+        self.disks_failing.get() == 0 && !gives_up && self.author(author.client) == Some(author)
     }
     /// Waits until every client has found back into a session with every server: one that was evicted while it was cut off
     /// has not learned of it yet when the cut is over, and one that still tries to connect may be evicted before it does.
@@ -511,7 +532,7 @@ impl Context {
     /// Waits until no server knows any client that died.
     pub async fn wait_dead_forgotten(&self) {
         for client in 0..self.cluster.clients.len() {
-            let nobody = Author { client, start: 0, evictions: 0, disk_failures: 0 };
+            let nobody = Author { client, start: 0, evictions: 0, disk_failures: 0, given_up: 0 };
             self.wait_forgotten(nobody).await;
         }
         while !self.cluster.is_in_service(NodeId::Mds) {

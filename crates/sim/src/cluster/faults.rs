@@ -12,6 +12,7 @@ use super::moments::LastWords;
 use super::nodes::NodeId;
 
 mod fsck;
+mod given_up;
 mod growth;
 mod heal;
 mod rot;
@@ -51,6 +52,8 @@ pub struct FaultConfig {
     pub fsck: f64,
     /// Share that has the database of the metadata store not answer for a while, or a standby follow the metadata server.
     pub database: f64,
+    /// Share that gives an OST up for a while.
+    pub give_up: f64,
     /// Share that fills the file system below a server's store for a while.
     pub full_disk: f64,
     /// Probability that a cut is one in one direction only.
@@ -97,6 +100,7 @@ impl Default for FaultConfig {
             disk_heals: 0.0,
             fsck: 0.0,
             database: 0.0,
+            give_up: 0.0,
             full_disk: 0.0,
             one_way: 0.0,
             dies_too: 0.0,
@@ -219,6 +223,7 @@ impl Faults {
             c.disk_heals,
             c.fsck,
             c.database,
+            c.give_up,
         ];
         let mut at = rng.unit() * shares.iter().sum::<f64>();
         let kind = shares.iter().position(|s| {
@@ -252,6 +257,7 @@ impl Faults {
             Some(11) => self.disk_heals(&mut rng).await,
             Some(12) => self.fsck(&mut rng).await,
             Some(13) => self.database_fails(&mut rng).await,
+            Some(14) => self.give_up(&mut rng).await,
             _ => {}
         }
     }

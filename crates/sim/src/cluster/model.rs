@@ -15,6 +15,16 @@ pub struct Author {
     pub evictions: u64,
     /// Times at which any server's disk failed before.
     pub disk_failures: u64,
+    /// Times at which it gave an OST up before, or took it back.
+    pub given_up: u64,
+}
+
+impl Author {
+    /// Whether this is the process that wrote as `before`, with all that it had then.
+    #[must_use]
+    pub fn has_all_of(self, before: Author) -> bool {
+        Author { disk_failures: before.disk_failures, ..self } == before
+    }
 }
 
 /// Bytes made at once.
@@ -356,7 +366,7 @@ mod tests {
     use super::*;
 
     fn author(client: usize) -> Author {
-        Author { client, start: 1, evictions: 0, disk_failures: 0 }
+        Author { client, start: 1, evictions: 0, disk_failures: 0, given_up: 0 }
     }
 
     #[test]

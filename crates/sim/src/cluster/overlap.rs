@@ -323,7 +323,7 @@ impl Overlap {
         let fid = self.fid;
         for author in authors {
             let now = self.context.author(author.client);
-            if now.is_some_and(|n| n.start == author.start && n.evictions == author.evictions) {
+            if now.is_some_and(|n| n.has_all_of(author)) {
                 let begin = self.now();
                 let synced = self.context.on(author.client, "overlap: settling fsync", async move |c| {
                     let file = c.open(&cred(), fid, O_RDWR).await?;

@@ -364,6 +364,9 @@ fn faults_of(seed: u64, on: On<'_>, cuts: bool) -> FaultConfig {
     if on(FaultClass::Standby) {
         faults.database = 0.5 + 2.0 * Rng::named(seed, "swarm standby").unit();
     }
+    if on(FaultClass::GivenUp) {
+        faults.give_up = 0.5 + 2.0 * Rng::named(seed, "swarm given up").unit();
+    }
     if on(FaultClass::PageRot) {
         faults.page_rot = 0.5 + 2.0 * Rng::named(seed, "swarm page rot").unit();
     }

@@ -520,7 +520,7 @@ impl Tree {
         for author in authors {
             let now = self.context.author(author.client);
             match now {
-                Some(now) if now.start == author.start && now.evictions == author.evictions => {
+                Some(now) if now.has_all_of(author) => {
                     self.sync_on(name, id, author.client, now).await;
                 }
                 _ => {}

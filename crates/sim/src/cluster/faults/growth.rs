@@ -292,7 +292,7 @@ impl Faults {
     }
 
     /// A client that runs, waiting for one; `None` when the run went wrong.
-    async fn some_client(&self, rng: &mut Rng) -> Option<usize> {
+    pub(super) async fn some_client(&self, rng: &mut Rng) -> Option<usize> {
         loop {
             let all = self.context.clients();
             if self.context.failed() {

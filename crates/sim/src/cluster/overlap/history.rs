@@ -324,7 +324,7 @@ mod tests {
     const CELL: u64 = 10;
 
     fn author(client: usize) -> Author {
-        Author { client, start: 1, evictions: 0, disk_failures: 0 }
+        Author { client, start: 1, evictions: 0, disk_failures: 0, given_up: 0 }
     }
     fn write(h: &mut History, cells: std::ops::Range<u64>, stamp: u64, when: When) -> u64 {
         let x = Extent::new(cells.start * CELL, cells.end * CELL);
