@@ -99,8 +99,13 @@ fn a_fast_tier_takes_what_memory_has_no_room_for_and_comes_back_with_what_was_ad
     fs::remove_file(&thesis).unwrap();
     let slots = format!("{fast}/stria-OST0000/slots");
     let ours = fs::read(&slots).unwrap();
+    // A damaged head: the OST serves without its tier, says why, and touches nothing.
     fs::write(&slots, vec![b'x'; MIB]).unwrap();
-    assert!(up.refused(&ready).contains("not a fast tier of Stria"));
+    up.start(&ready);
+    fs::write(Path::new(&up.path("m")).join("without"), "a tier").unwrap();
+    let said = up.fast();
+    assert!(said.contains("not a fast tier of Stria") && said.contains("remove the file"), "{said}");
+    up.stop();
     assert_eq!(fs::read(&slots).unwrap(), vec![b'x'; MIB]);
     fs::write(&slots, ours).unwrap();
 

@@ -249,6 +249,8 @@ impl Context {
     pub fn gives_up(&self, client: usize, begins: bool) {
         let mut all = self.given_up.borrow_mut();
         let of = all.entry(client).or_default();
+        // The OST may evict it meanwhile.
+        self.was_away(NodeId::Client(client));
         of.times += 1;
         of.now = if begins { of.now + 1 } else { of.now - 1 };
     }

@@ -625,7 +625,12 @@ impl Cluster {
     pub fn is_stranger(&self, index: usize) -> bool {
         let Some(id) = self.clients[index].identities.borrow().last().copied() else { return true };
         self.note_meetings(id);
-        self.targets().any(|(s, t)| !s.knows(t, id) && self.counts_for(t, id))
+        self.targets().any(|(s, t)| !s.knows(t, id) && self.counts_for(t, id) && !self.gives_up(index, t))
+    }
+    /// Whether a client does without a target, because it was told so.
+    fn gives_up(&self, index: usize, target: &str) -> bool {
+        let is_it = |osc: &Rc<client::Osc>| !osc.is_active() && format!("{FSNAME}-OST{:04x}", osc.index().0) == target;
+        self.client(index).is_some_and(|c| c.osts().all().iter().any(is_it))
     }
 
     /// Whether a client tells the restarted metadata server what it has.

@@ -54,9 +54,11 @@ impl Faults {
         let clients = self.context.cluster.clients.len();
         (0..clients).for_each(|c| self.context.gives_up(c, true));
         self.note(FaultClass::GivenUp, &format!("OST {ost} is given up for {seconds:.3} s"));
+        self.context.cluster.ost_given_up(ost, true);
         self.set_active_in_map(ost, false, rng).await;
         self.sleep(seconds).await;
         self.set_active_in_map(ost, true, rng).await;
+        self.context.cluster.ost_given_up(ost, false);
         tracing::info!("OST {ost} is taken back");
         for client in 0..clients {
             let mut rounds = 0;

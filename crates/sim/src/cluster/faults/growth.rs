@@ -270,7 +270,10 @@ impl Faults {
             return true;
         }
         let why = String::from_utf8_lossy(&reply.why).into_owned();
-        if what != MapChange::RemoveOst || i32::from(reply.errno) != FsError::NotEmpty.errno() {
+        // A client knows an OST as soon as the metadata server does, which may die before its store does, too: then the OST registers again.
+        let unknown = i32::from(reply.errno) == FsError::NotFound.errno();
+        let is_refusal = what == MapChange::RemoveOst && i32::from(reply.errno) == FsError::NotEmpty.errno();
+        if !unknown && !is_refusal {
             self.context.complain(format!("growth: {what:?} of OST {ost}: {why}"));
         }
         tracing::info!("{what:?} of OST {ost}: {why}");

@@ -11,6 +11,7 @@ use types::{ClientId, OstIndex};
 use super::{CLUSTER_ID, Cluster, FSNAME, Node, OST_DATABASE, OST_DIR, OST_FILE, Running};
 
 /// See the module's head.
+#[derive(Default)]
 pub(super) struct Members {
     /// Indices of OSTs of the cluster.
     all: RefCell<BTreeSet<usize>>,
@@ -18,12 +19,14 @@ pub(super) struct Members {
     leaving: RefCell<BTreeSet<usize>>,
     /// Clients that have had a session with an OST that was added.
     met: RefCell<BTreeSet<(usize, ClientId)>>,
+    /// OSTs that are given up by the cluster map, each as often as that was asked for and not taken back.
+    given_up: RefCell<Vec<usize>>,
 }
 
 impl Members {
     /// The first so many.
     pub(super) fn new(osts: usize) -> Members {
-        Members { all: RefCell::new((0..osts).collect()), leaving: RefCell::default(), met: RefCell::default() }
+        Members { all: RefCell::new((0..osts).collect()), ..Members::default() }
     }
 }
 
@@ -114,7 +117,17 @@ impl Cluster {
 
     /// How many OSTs a client that joins waits for: where they come and go, for one.
     pub(super) fn osts_to_join(&self) -> usize {
-        if self.config.spare_osts > 0 { 1 } else { self.config.osts }
+        let given_up: BTreeSet<usize> = self.members.given_up.borrow().iter().copied().collect();
+        let all = if self.config.spare_osts > 0 { 1 } else { self.config.osts };
+        all.saturating_sub(given_up.len())
+    }
+    /// An OST is to be given up by the cluster map, or has been taken back: clients that join do not wait for it meanwhile.
+    pub fn ost_given_up(&self, index: usize, begins: bool) {
+        let mut all = self.members.given_up.borrow_mut();
+        match all.iter().position(|i| *i == index) {
+            Some(at) if !begins => drop(all.swap_remove(at)),
+            _ => all.push(index),
+        }
     }
     /// Notes which OSTs that were added know a client.
     pub(super) fn note_meetings(&self, client: ClientId) {
