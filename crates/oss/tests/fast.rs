@@ -172,6 +172,29 @@ fn a_tier_that_is_switched_off_gives_its_places_back_and_everything_is_read_all_
 }
 
 #[test]
+fn what_a_change_elsewhere_seemed_to_overtake_is_copied_all_the_same() {
+    let world = TestWorld::new(5, 96 * MIB);
+    let rt = world.rt();
+    world.run(async move {
+        let r = Rig::new(&rt).await;
+        r.fill(1, 24).await;
+        r.c.create(6000).await;
+        r.ost.set_params("obdfilter.*.cache_bytes", "4M").unwrap();
+        r.advise(1, Advice::High).await.unwrap();
+        // Removals raise counters that some of the file's units share with them.
+        let mut next = 4;
+        while r.row(1).await.fetched < r.row(1).await.to_fetch && next < 6000 {
+            let objects = (next..next + 50).map(object).collect();
+            r.c.import.ask::<_, ()>(Op::OstDestroy, &wire::ost::DestroyRequest { objects }).await.unwrap();
+            next += 50;
+        }
+        let row = r.settled(1).await;
+        assert!(param(&r.ost, "fast_stats", "overtaken_blocks") > 0, "the test shows nothing");
+        assert_eq!((row.fast_resident, row.error), (24 * MIB, 0));
+    });
+}
+
+#[test]
 fn after_a_restart_the_tier_is_empty_and_what_was_advised_is_copied_anew() {
     let world = TestWorld::new(4, 96 * MIB);
     let rt = world.rt();

@@ -129,9 +129,10 @@ impl FastStore {
         let Blocks { bulk, crcs } = self.inner.read(object, missing).await?;
         Ok(Some(Fetched { object, run: BlockRun { first: missing.first, bulk, crcs }, stamp }))
     }
-    /// Copies what was fetched, as far as it has a place.
-    pub async fn keep(&self, fetched: Fetched) {
-        self.tier.promote(fetched.object, &fetched.run, &fetched.stamp).await;
+    /// Copies what was fetched, as far as it has a place. False: some of it was changed meanwhile, or may have been, and is to
+    /// be fetched again.
+    pub async fn keep(&self, fetched: Fetched) -> bool {
+        self.tier.promote(fetched.object, &fetched.run, &fetched.stamp).await
     }
     /// The tier.
     #[must_use]

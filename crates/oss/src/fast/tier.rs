@@ -73,6 +73,14 @@ pub(crate) struct Counters {
     pub bad: u64,
 }
 
+/// Blocks that were to be copied; those without a place are in neither.
+#[derive(Clone, Copy, Default)]
+struct Outcome {
+    copied: u64,
+    /// Not published: a change overtook them.
+    overtaken: u64,
+}
+
 /// A slot is given to nobody else until this goes.
 struct Pin {
     index: Rc<RefCell<Index>>,
@@ -310,27 +318,37 @@ impl FastTier {
         let me = self.clone();
         self.rt.spawn(async move {
             let done = me.copy(object, &run, copies, &stamp).await;
-            me.count(|c| count(c, done));
+            me.count(|c| count(c, done.copied));
             me.writing_bytes.set(me.writing_bytes.get() - bytes);
         });
     }
-    /// Writes copies; answers how many blocks.
-    async fn copy(&self, object: ObjectId, run: &BlockRun, copies: Vec<Copied>, stamp: &Stamp) -> u64 {
+    /// Writes copies.
+    async fn copy(&self, object: ObjectId, run: &BlockRun, copies: Vec<Copied>, stamp: &Stamp) -> Outcome {
         let writes = copies.into_iter().map(|c| self.copy_unit(object, run, c, stamp));
-        join_all(writes.collect()).await.into_iter().sum()
+        let mut all = Outcome::default();
+        for one in join_all(writes.collect()).await {
+            all.copied += one.copied;
+            all.overtaken += one.overtaken;
+        }
+        self.count(|c| c.overtaken += all.overtaken);
+        all
     }
-    async fn copy_unit(&self, object: ObjectId, run: &BlockRun, copy: Copied, stamp: &Stamp) -> u64 {
-        let Some(device) = self.device.as_ref().filter(|_| self.is_on()) else { return 0 };
+    async fn copy_unit(&self, object: ObjectId, run: &BlockRun, copy: Copied, stamp: &Stamp) -> Outcome {
+        let Some(device) = self.device.as_ref().filter(|_| self.is_on()) else { return Outcome::default() };
         let current = |index: &Index| index.changes.is_current(object, copy.unit, stamp);
+        let blocks = u64::from(copy.bits.count_ones());
         let reserved = {
             let mut index = self.index.borrow_mut();
-            if current(&index) { index.reserve((object, copy.unit), copy.bits, copy.hint) } else { None }
+            if !current(&index) {
+                return Outcome { copied: 0, overtaken: blocks };
+            }
+            index.reserve((object, copy.unit), copy.bits, copy.hint)
         };
         let Some((slot, mut left)) = reserved else {
-            self.count(|c| c.skipped += u64::from(copy.bits.count_ones()));
-            return 0;
+            self.count(|c| c.skipped += blocks);
+            return Outcome::default();
         };
-        let (_pin, mut done) = (self.pin(slot), 0);
+        let (_pin, mut done) = (self.pin(slot), Outcome::default());
         while left != 0 {
             let (first, count) = (left.trailing_zeros(), (left >> left.trailing_zeros()).trailing_ones());
             let part = BlockRange { first: copy.unit * UNIT_BLOCKS + u64::from(first), count: u64::from(count) };
@@ -342,18 +360,17 @@ impl FastTier {
             }
             let mut index = self.index.borrow_mut();
             if !self.is_on() || !current(&index) {
-                drop(index);
-                self.count(|c| c.overtaken += u64::from(count));
+                done.overtaken += u64::from((left | bits_of(part)).count_ones());
                 break;
             }
             index.publish(slot, part, &run.crcs[at..at + count as usize]);
-            done += u64::from(count);
+            done.copied += u64::from(count);
         }
         done
     }
 
-    /// Copies blocks that were just read for that, and waits for it.
-    pub(super) async fn promote(&self, object: ObjectId, run: &BlockRun, stamp: &Stamp) {
+    /// Copies blocks that were just read for that, and waits for it. Whether a change overtook none of them.
+    pub(super) async fn promote(&self, object: ObjectId, run: &BlockRun, stamp: &Stamp) -> bool {
         let copies = units_of(run.range()).map(|unit| {
             let part = part_of(run.range(), unit);
             Copied { unit, bits: bits_of(part), hint: self.class(object, part) }
@@ -361,7 +378,8 @@ impl FastTier {
         // Withdrawn meanwhile.
         let copies = copies.filter(|c| c.hint != Hint::None).collect();
         let done = self.copy(object, run, copies, stamp).await;
-        self.count(|c| c.copied_advised += done);
+        self.count(|c| c.copied_advised += done.copied);
+        done.overtaken == 0 || !self.is_on()
     }
 
     /// Ranges begin to change: their copies are gone before anything else happens.

@@ -265,32 +265,42 @@ impl Ost {
                 Err(FsError::NotFound) => return Ok(()),
                 done => done?,
             };
-            self.await_copies(piece.object, copying.take()).await;
+            self.await_copies(piece.object, copying.take()).await?;
             copying = Some((turn, fetched.map(|f| self.copy(f))));
             at = turn.end;
         }
-        self.await_copies(piece.object, copying).await;
-        Ok(())
+        self.await_copies(piece.object, copying).await
     }
 
     /// Copies what was read while the next bytes are read: another piece must not come between, which would cost a disk two
     /// places for each turn.
-    fn copy(&self, fetched: Fetched) -> OneReceiver<()> {
+    fn copy(&self, fetched: Fetched) -> OneReceiver<bool> {
         let (store, (done, copied)) = (self.store.clone(), oneshot());
         self.rt.spawn(async move {
-            if let Some(fast) = store.fast() {
-                fast.keep(fetched).await;
-            }
-            done.send(());
+            let whole = match store.fast() {
+                Some(fast) => fast.keep(fetched).await,
+                None => true,
+            };
+            done.send(whole);
         });
         copied
     }
-    async fn await_copies(&self, object: ObjectId, copying: Option<(Extent, Option<OneReceiver<()>>)>) {
-        let Some((turn, copied)) = copying else { return };
-        if let Some(copied) = copied {
-            copied.await;
+    /// Waits for copies, and makes those again that a change overtook.
+    async fn await_copies(
+        &self,
+        object: ObjectId,
+        copying: Option<(Extent, Option<OneReceiver<bool>>)>,
+    ) -> StoreResult<()> {
+        let Some((turn, mut copied)) = copying else { return Ok(()) };
+        for _ in 0..FETCH_TRIES {
+            let Some(whole) = copied.take() else { break };
+            if whole.await != Some(false) {
+                break;
+            }
+            copied = self.fetch_fast(object, turn).await?.map(|f| self.copy(f));
         }
         self.advised.on_fetched(object, turn);
+        Ok(())
     }
 
     /// Reads what the cache does not have of some bytes, when nobody else wants the store.
