@@ -341,7 +341,8 @@ impl Guests {
         let Some(done) = done.as_ref().filter(|_| self.is_sound(guest)) else { return };
         let found = done.as_ref().map(|_| ()).map_err(|e| *e);
         // A full scheduler head says no more than that, and a client asks again for bulk that came damaged.
-        let is_no_answer = matches!(found, Err(FsError::Overloaded | FsError::Corrupt));
+        let is_away = found == Err(FsError::Io) && self.context.cluster.misses_an_ost();
+        let is_no_answer = is_away || matches!(found, Err(FsError::Overloaded | FsError::Corrupt));
         if is_no_answer || found.is_err_and(|e| self.context.is_refused_for_space(&e.to_string(), self.began.get())) {
             return;
         }

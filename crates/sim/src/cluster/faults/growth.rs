@@ -272,7 +272,12 @@ impl Faults {
         let why = String::from_utf8_lossy(&reply.why).into_owned();
         // A client knows an OST as soon as the metadata server does, which may die before its store does, too: then the OST registers again.
         let unknown = i32::from(reply.errno) == FsError::NotFound.errno();
-        let is_refusal = what == MapChange::RemoveOst && i32::from(reply.errno) == FsError::NotEmpty.errno();
+        let is_refusal = match what {
+            MapChange::RemoveOst => i32::from(reply.errno) == FsError::NotEmpty.errno(),
+            // One that is given up does not count as open.
+            MapChange::Close => i32::from(reply.errno) == FsError::Busy.errno() && self.context.cluster.misses_an_ost(),
+            _ => false,
+        };
         if !unknown && !is_refusal {
             self.context.complain(format!("growth: {what:?} of OST {ost}: {why}"));
         }

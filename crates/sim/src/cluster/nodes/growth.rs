@@ -1,14 +1,17 @@
 //! Which OSTs a cluster has: some come while it runs, and some leave it.
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
 
 use oss::store::StoreIdentity;
 use rt::Rt;
-use types::{ClientId, OstIndex};
+use types::{ClientId, Duration, Instant, OstIndex};
 
 use super::{CLUSTER_ID, Cluster, FSNAME, Node, OST_DATABASE, OST_DIR, OST_FILE, Running};
+
+/// Who follows the cluster map has heard of a change after this long.
+const FOLLOWS_WITHIN: Duration = Duration::from_secs(60);
 
 /// See the module's head.
 #[derive(Default)]
@@ -21,6 +24,8 @@ pub(super) struct Members {
     met: RefCell<BTreeSet<(usize, ClientId)>>,
     /// OSTs that are given up by the cluster map, each as often as that was asked for and not taken back.
     given_up: RefCell<Vec<usize>>,
+    /// When one of these was taken back last.
+    taken_back: Cell<Option<Instant>>,
 }
 
 impl Members {
@@ -125,9 +130,18 @@ impl Cluster {
     pub fn ost_given_up(&self, index: usize, begins: bool) {
         let mut all = self.members.given_up.borrow_mut();
         match all.iter().position(|i| *i == index) {
-            Some(at) if !begins => drop(all.swap_remove(at)),
+            Some(at) if !begins => {
+                self.members.taken_back.set(Some(self.sim.now()));
+                all.swap_remove(at);
+            }
             _ => all.push(index),
         }
+    }
+    /// Whether some client may do without an OST because the cluster map says so, or did until lately.
+    #[must_use]
+    pub fn misses_an_ost(&self) -> bool {
+        let lately = self.members.taken_back.get().is_some_and(|at| self.sim.now().since(at) < FOLLOWS_WITHIN);
+        lately || !self.members.given_up.borrow().is_empty()
     }
     /// Notes which OSTs that were added know a client.
     pub(super) fn note_meetings(&self, client: ClientId) {
