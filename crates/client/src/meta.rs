@@ -248,6 +248,20 @@ impl Meta {
         self.common.holds(dir.fid, LockBits::UPDATE).then(|| dir.front.names_lost())
     }
 
+    /// Attributes that nobody has changed since they were told: they are asked for where no lock says so.
+    ///
+    /// # Errors
+    /// What the server answers, but that the file has lost its name and is gone.
+    pub(crate) async fn renew_attr(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<(), FsError> {
+        if inode.attr_valid() {
+            return Ok(());
+        }
+        match self.fetch_attr(&Cred { caps: 1, ..Cred::default() }, inode, None).await {
+            Err(FsError::Stale) => Ok(()),
+            done => done,
+        }
+    }
+
     /// Asks for attributes again of which it is not known whether others are newer.
     async fn fetch_overlapped(self: &Rc<Self>, cred: &Cred, inode: &Rc<Inode>) -> Result<(), FsError> {
         if !inode.is_stale() {

@@ -76,6 +76,7 @@ pub const BUGS: &[Bug] = &[
         "outlived-open",
         "A write that comes to its end behind that of its open leaves the size that the end of the open told.",
     ),
+    bug("sought-by-old-size", "A client looks for data up to the end that it was told before others wrote behind it."),
     bug(
         "frames-for-all",
         "What comes to a server takes the last frames, also those that requests in service need to come to an end.",

@@ -380,6 +380,7 @@ impl Job<'_> {
 
     /// The new objects were written when the old ones were.
     async fn take_over_times(&self) -> Result<(), FsError> {
+        self.data.meta.renew_attr(&self.from.inode).await?;
         let mtime = self.data.sized(&self.from.inode).await?.mtime;
         let new = self.to.inode.striping().ok_or(FsError::Io)?;
         for o in &new.objects {

@@ -243,3 +243,33 @@ fn a_write_that_outlives_its_open_is_in_the_size() {
     assert_eq!(killed_amid_a_write(None), (15_000, 15_000));
     assert_eq!(killed_amid_a_write(Some("outlived-open")).0, 10_000, "the planted bug shows");
 }
+
+/// One client makes a file longer whose end another one was told before; where that one finds data and the next hole then.
+fn sought_after_growth(bug: Option<&'static str>) -> (Result<u64, FsError>, Result<u64, FsError>) {
+    types::planted::plant(bug);
+    let world = World::new(1, 2, OstConfig::default());
+    let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+    let found = world.run(Duration::from_secs(600), async {
+        let file = create_striped(&one, "f").await;
+        one.data().write(&file, 0, &[7; 8192]).await.unwrap();
+        one.release(&file).await.unwrap();
+        let reader = open(&two, "f", 0).await;
+        assert_eq!(size_of(&two, reader.fid()).await, 8192);
+        let again = open(&one, "f", O_RDWR).await;
+        one.data().write(&again, 8192, &[8; 8192]).await.unwrap();
+        one.release(&again).await.unwrap();
+        // Nothing is on its way any more.
+        world.sim.sleep(Duration::from_secs(1)).await;
+        let data = two.data().seek(reader.inode(), 8192, false).await;
+        (data, two.data().seek(reader.inode(), 0, true).await)
+    });
+    types::planted::plant(None);
+    found
+}
+
+#[test]
+fn data_is_found_behind_the_end_that_a_client_was_told_before_others_wrote() {
+    let wrong = sought_after_growth(Some("sought-by-old-size"));
+    assert_eq!(wrong, (Err(FsError::NoDevice), Ok(8192)));
+    assert_eq!(sought_after_growth(None), (Ok(8192), Ok(16384)));
+}
