@@ -110,7 +110,9 @@ impl Client {
     ) -> Result<(), FsError> {
         let known_empty = {
             let a = inode.attr();
-            size == 0 && a.flags & AttrFlags::SIZE_KNOWN != 0 && a.size == 0 && a.blocks == 0 && inode.known_size() == 0
+            let empty = a.flags & AttrFlags::SIZE_KNOWN != 0 && a.size == 0 && a.blocks == 0 && inode.known_size() == 0;
+            // What an answer brought that others overtook is of before them.
+            size == 0 && empty && !inode.is_stale()
         };
         if known_empty {
             return Ok(());

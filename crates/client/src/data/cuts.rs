@@ -19,6 +19,7 @@ use wire::ost::{PromiseRequest, PunchKind, REMOVED};
 use super::Data;
 use crate::cut_numbers::{Fate, Part};
 use crate::inode::{Inode, Object, Striping, Writing};
+use crate::kept_append::AppendTurn;
 use crate::locks::Held;
 use crate::osc::Why;
 
@@ -165,9 +166,17 @@ impl Data {
         let (tell, told) = oneshot();
         let (me, inode, s) = (self.clone(), inode.clone(), s.clone());
         self.rt.spawn(async move {
+            // An append finds the end of before or of after.
+            let appending = match s.objects.first().filter(|_| !types::planted!("appended-amid-a-cut")) {
+                Some(first) => {
+                    inode.kept_append.give_up();
+                    Some(AppendTurn::take(first.appending.clone()).await)
+                }
+                None => None,
+            };
             let turn = SizeTurn::of(&inode).await;
             let done = me.truncate_striped(&inode, &s, size, &|| tell.is_abandoned()).await;
-            drop((turn, writing));
+            drop((turn, appending, writing));
             tell.send(done);
         });
         told.await.unwrap_or(Err(FsError::NotConnected))

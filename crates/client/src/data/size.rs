@@ -272,9 +272,20 @@ impl Data {
 
     /// An explicit mtime wins over the times of data written before it: write those out and set the objects' times.
     pub(crate) async fn settle_times(&self, inode: &Rc<Inode>, request: &SetattrRequest) -> Result<(), FsError> {
+        let is_settled = || {
+            let known = inode.attr().flags & AttrFlags::SIZE_KNOWN != 0 && inode.writers.get() == 0;
+            known && inode.striping().is_none_or(|s| s.objects.iter().all(|o| o.unwritten_pages() == 0))
+        };
         loop {
             let _writing = inode.begin_writing().await;
-            let Some(s) = inode.striping() else { return Ok(()) };
+            if is_settled() && !types::planted!("settled-by-old-attributes") {
+                // Another client may have begun to write since they were told.
+                self.meta.renew_attr(inode).await?;
+            }
+            if inode.attr().mode & 0o170_000 != 0o100_000 || is_settled() {
+                return Ok(());
+            }
+            let Some(s) = self.meta.layout_of(inode).await? else { return Ok(()) };
             let done = self.settle_times_of(inode, &s, request).await;
             if self.meta.unless_moved(inode, Some(s), done).await?.is_some() {
                 return Ok(());
@@ -283,12 +294,6 @@ impl Data {
     }
 
     async fn settle_times_of(&self, inode: &Inode, s: &Striping, request: &SetattrRequest) -> Result<(), FsError> {
-        if inode.attr().flags & AttrFlags::SIZE_KNOWN != 0
-            && inode.writers.get() == 0
-            && s.objects.iter().all(|o| o.unwritten_pages() == 0)
-        {
-            return Ok(());
-        }
         let mtime = if request.valid & SetBits::MTIME_NOW != 0 { self.rt.wall() } else { request.mtime };
         let alone = inode.is_ours_alone();
         if !alone {
@@ -459,7 +464,8 @@ impl Data {
         }
         let nothing = if hole { Ok(size) } else { Err(FsError::NoDevice) };
         loop {
-            let Some(s) = inode.striping() else { return nothing };
+            // Of a file that was listed only the attributes are known.
+            let Some(s) = self.meta.layout_of(inode).await? else { return nothing };
             let found = match self.settle_data(&s, LockMode::Pr).await {
                 Ok(()) => self.seek_objects(&s, Extent::new(offset, size), hole).await,
                 Err(e) => Err(e),

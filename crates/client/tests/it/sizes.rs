@@ -2,6 +2,7 @@
 use std::pin::{Pin, pin};
 
 use crate::world::*;
+use types::WallTime;
 
 async fn size_of(c: &Rc<Client>, fid: Fid) -> u64 {
     c.getattr(&root(), fid, None).await.unwrap().attr.size
@@ -272,4 +273,97 @@ fn data_is_found_behind_the_end_that_a_client_was_told_before_others_wrote() {
     let wrong = sought_after_growth(Some("sought-by-old-size"));
     assert_eq!(wrong, (Err(FsError::NoDevice), Ok(8192)));
     assert_eq!(sought_after_growth(None), (Ok(8192), Ok(16384)));
+}
+
+#[test]
+fn data_are_found_in_a_file_that_was_listed_and_never_looked_up() {
+    let world = World::new(1, 2, OstConfig::default());
+    let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+    world.run(Duration::from_secs(600), async {
+        let file = create_striped(&one, "f").await;
+        one.data().write(&file, 0, &[7; 8192]).await.unwrap();
+        one.release(&file).await.unwrap();
+        world.sim.sleep(Duration::from_secs(1)).await;
+        two.meta().readdir(&root(), Fid::ROOT, 0, 1 << 16, true).await.unwrap();
+        let reader = two.open(&root(), file.fid(), 0).await.unwrap();
+        assert_eq!(two.data().seek(reader.inode(), 0, false).await, Ok(0));
+        assert_eq!(two.data().seek(reader.inode(), 0, true).await, Ok(8192));
+    });
+}
+
+/// A program cuts a file that another one of the same client appends to; the OST is away when both begin. The size in the end.
+fn appended_beside_a_cut(striped: bool, bug: Option<&'static str>) -> u64 {
+    const O_APPEND: u32 = 0o2000;
+    types::planted::plant(bug);
+    let world = World::new(1, 2, OstConfig::default());
+    let (c, host) = world.client(|_| {});
+    let size = world.run(Duration::from_secs(600), async {
+        let file = if striped { create_striped(&c, "f").await } else { create_on(&c, "f", 0).await };
+        c.data().write(&file, 0, &[7; 2 * STRIPE as usize]).await.unwrap();
+        c.data().fsync(&file, false).await.unwrap();
+        let log = open(&c, "f", O_RDWR | O_APPEND).await;
+        world.sim.cut(&host, &world.oss[0].host);
+        let mut cutting = pin!(cut(&c, &file, 0));
+        assert!(c.rt().timeout(Duration::from_millis(5), cutting.as_mut()).await.is_none());
+        let mut appending = pin!(c.data().write(&log, 0, &[8]));
+        let _ = c.rt().timeout(Duration::from_millis(5), appending.as_mut()).await;
+        world.sim.heal(&host, &world.oss[0].host);
+        cutting.await.unwrap();
+        // One that did not wait has been answered.
+        let _ = c.rt().timeout(Duration::from_secs(30), appending.as_mut()).await;
+        c.data().fsync(&file, false).await.unwrap();
+        size_of(&c, file.fid()).await
+    });
+    types::planted::plant(None);
+    size
+}
+
+#[test]
+fn an_append_beside_a_cut_of_the_same_client_goes_to_the_end_of_before_or_of_after() {
+    assert_eq!(appended_beside_a_cut(false, Some("appended-amid-a-cut")), 2 * STRIPE + 1);
+    for striped in [false, true] {
+        let size = appended_beside_a_cut(striped, None);
+        assert!(size <= 1, "{size}");
+    }
+}
+
+/// A client that was told attributes sets a time of the file while another one has it open and has written to it. What both find.
+fn time_set_beside_a_writer(listed: bool, bug: Option<&'static str>) -> [WallTime; 2] {
+    use wire::mdt::{SetBits, SetattrRequest};
+    types::planted::plant(bug);
+    let world = World::new(1, 2, OstConfig::default());
+    let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+    let found = world.run(Duration::from_secs(600), async {
+        one.release(&create_striped(&one, "f").await).await.unwrap();
+        world.sim.sleep(Duration::from_secs(5)).await;
+        let fid = if listed {
+            let entries = two.meta().readdir(&root(), Fid::ROOT, 0, 1 << 16, true).await.unwrap().entries;
+            entries.iter().find(|e| &e.name[..] == b"f").unwrap().fid
+        } else {
+            two.lookup(&root(), Fid::ROOT, b"f").await.unwrap().attr.fid
+        };
+        let reader = two.open(&root(), fid, 0).await.unwrap();
+        size_of(&two, fid).await;
+        let writer = open(&one, "f", O_RDWR).await;
+        one.data().write(&writer, 0, &[7; 100]).await.unwrap();
+        one.data().fsync(&writer, false).await.unwrap();
+        world.sim.sleep(Duration::from_secs(1)).await;
+        let request = SetattrRequest { valid: SetBits::MTIME, mtime: WallTime(1_000), ..SetattrRequest::default() };
+        two.setattr(&root(), reader.inode(), request, None).await.unwrap();
+        let mut found = Vec::new();
+        for c in [&one, &two] {
+            found.push(c.getattr(&root(), fid, None).await.unwrap().attr.mtime);
+        }
+        [found[0], found[1]]
+    });
+    types::planted::plant(None);
+    found
+}
+
+#[test]
+fn a_time_that_is_set_while_another_client_writes_lasts() {
+    assert_ne!(time_set_beside_a_writer(false, Some("settled-by-old-attributes"))[1], WallTime(1_000));
+    for listed in [false, true] {
+        assert_eq!(time_set_beside_a_writer(listed, None), [WallTime(1_000); 2]);
+    }
 }
