@@ -2,6 +2,7 @@
 use std::rc::Rc;
 
 use types::{ClientId, FsError, HandleId};
+use wire::mdt::{CloseReply, CloseRequest};
 
 use crate::handles::Open;
 use crate::mds::Mds;
@@ -34,9 +35,23 @@ impl Mds {
     /// A client has told everything that it has after a restart. Opens that its transactions made again and that are not among it had
     /// ended before: such an end is not replayed when it changed nothing.
     pub(crate) fn end_untold(self: &Rc<Self>, client: ClientId) {
-        let mut nameless = Vec::new();
         let untold = self.handles.borrow().untold(client);
-        for handle in untold {
+        self.end_opens(client, untold);
+    }
+
+    /// An end of opens is asked for again whose answer did not arrive. What it did is in the store; since then the server was restarted, and
+    /// the client has told the opens again, which it did not know to have ended.
+    pub(crate) fn end_again(self: &Rc<Self>, client: ClientId, request: &CloseRequest, reply: &CloseReply) {
+        if types::planted!("ended-and-told") {
+            return;
+        }
+        let done = request.closes.iter().zip(&reply.closes).filter(|(_, closed)| closed.status == 0);
+        self.end_opens(client, done.map(|(close, _)| close.handle).collect());
+    }
+
+    fn end_opens(self: &Rc<Self>, client: ClientId, ended: Vec<HandleId>) {
+        let mut nameless = Vec::new();
+        for handle in ended {
             let mut handles = self.handles.borrow_mut();
             let Some(open) = handles.close(client, handle) else { continue };
             // The end of the recovery looks at all that have no name.

@@ -70,7 +70,7 @@ impl Mds {
 
     /// The answer to a change that is asked for again. The first one may have met a store that was full: then nobody was told.
     async fn made_before(self: &Rc<Self>, q: &MapChangeRequest) -> Result<MapChangeReply, FsError> {
-        self.store.sync().await?;
+        self.map_is_kept().await?;
         self.tell_clients();
         Ok(self.changed(q))
     }
@@ -114,11 +114,12 @@ impl Mds {
     /// # Errors
     /// The store fails.
     pub(crate) async fn close_ost(self: &Rc<Self>, ost: OstIndex, closed: bool) -> Result<(), FsError> {
-        if self.map.is_closed(ost) != closed {
-            self.change_closed(&[ost], closed).map_err(|_| FsError::NotFound)?;
-            self.save_map().await?;
-            self.tell_map(ost);
+        if self.map.is_closed(ost) == closed {
+            return self.map_is_kept().await;
         }
+        self.change_closed(&[ost], closed).map_err(|_| FsError::NotFound)?;
+        self.save_map().await?;
+        self.tell_map(ost);
         Ok(())
     }
 

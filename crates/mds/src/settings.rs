@@ -34,6 +34,8 @@ impl Mds {
             let value = value.unwrap_or_default().into();
             params.push(Param { path: q.pattern.clone(), value, writable: true });
             self.tell_clients();
+        } else {
+            self.map_is_kept().await?;
         }
         Ok(ParamsReply { params, ..ParamsReply::default() })
     }

@@ -76,6 +76,18 @@ pub const BUGS: &[Bug] = &[
         "outlived-open",
         "A write that comes to its end behind that of its open leaves the size that the end of the open told.",
     ),
+    bug(
+        "map-change-kept-once",
+        "A change of the cluster map that was not kept is answered as done when it is asked for again.",
+    ),
+    bug("ended-and-told", "An open that ended before a restart, and whose end was not answered, is open for good."),
+    bug("settled-by-old-attributes", "A time is set by attributes of before somebody else wrote, and does not last."),
+    bug("appended-amid-a-cut", "An append goes behind the end that a cut of the same client is about to take away."),
+    bug(
+        "parted-and-lost",
+        "Who takes a server back that it had given up loses what it asked for since with the session of before.",
+    ),
+    bug("whole-unsettled", "An OST's store that is at rest does not sync which commit was whole."),
     bug("sought-by-old-size", "A client looks for data up to the end that it was told before others wrote behind it."),
     bug(
         "frames-for-all",

@@ -3,10 +3,12 @@ use layout::{LayoutSpec, PoolChoice, PoolName};
 use types::{Fid, FsError, OstIndex};
 use wire::Op;
 use wire::connect::{
-    ConfigReply, MapChange, MapChangeReply, MapChangeRequest, OstEntry, OstFilesReply, OstFilesRequest, RegisterRequest,
+    ConfigReply, Lasting, MapChange, MapChangeReply, MapChangeRequest, OstEntry, OstFilesReply, OstFilesRequest,
+    ParamsReply, ParamsRequest, RegisterRequest,
 };
 
 use super::harness::{Fs, entry};
+use crate::kv::memory::FailPoint;
 use crate::mds::Caller;
 
 const ROOT: Fid = Fid::ROOT;
@@ -215,6 +217,42 @@ fn an_ost_that_registers_again_after_the_store_was_full_is_used() {
     fs.pass(5);
     let used: Vec<u16> = (0..30).map(|i| ost_of(&fs, fs.create(ROOT, &format!("f{i}")).unwrap())).collect();
     assert!(used.contains(&2), "{used:?}");
+}
+
+/// A change of the map meets a store that fails, and is asked for again. What the second answer says.
+fn asked_again_of_a_store_that_fails(bug: Option<&'static str>, op: Op, q: &ParamsRequest) -> Result<(), String> {
+    types::planted::plant(bug);
+    let fs = Fs::new();
+    fs.sync();
+    fs.kv.fail_at(fs.kv.commits() + 1, FailPoint::Before);
+    let ask = || match fs.call::<_, ParamsReply>(op, q) {
+        Ok(reply) if reply.error.is_empty() => Ok(()),
+        Ok(reply) => Err(String::from_utf8_lossy(&reply.error).into_owned()),
+        Err(e) => Err(e.to_string()),
+    };
+    ask().unwrap_err();
+    let again = ask();
+    types::planted::plant(None);
+    again
+}
+
+#[test]
+fn a_change_of_the_map_that_could_not_be_kept_is_not_answered_as_done_when_it_is_asked_for_again() {
+    let params = |pattern: &str, value: &str, lasting| ParamsRequest {
+        pattern: pattern.into(),
+        value: Some(value.into()),
+        lasting,
+        ..ParamsRequest::default()
+    };
+    for q in [
+        params("osp.*OST0001*.active", "0", Lasting::No),
+        params("osp.*OST0001*.max_create_count", "0", Lasting::No),
+        params("osc.*.max_dirty_mb", "7", Lasting::Set),
+    ] {
+        let lost = asked_again_of_a_store_that_fails(Some("map-change-kept-once"), Op::Params, &q);
+        assert!(lost.is_ok() || q.lasting == Lasting::Set, "{}", String::from_utf8_lossy(&q.pattern));
+        asked_again_of_a_store_that_fails(None, Op::Params, &q).unwrap_err();
+    }
 }
 
 #[test]

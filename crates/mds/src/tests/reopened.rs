@@ -191,3 +191,33 @@ fn a_refused_change_of_times_takes_no_time_of_another_client_away() {
     fs.end(Close { handle: o.handle, fid: f, valid, size: 4, mtime, ..Close::default() }).unwrap();
     assert_eq!(fs.getattr(f).unwrap().mtime, mtime);
 }
+
+/// A writer's open ends, on stable storage, and the server dies before the answer is sent; the client tells the open and sends its end
+/// again. Opens that are left.
+fn ended_unanswered(bug: Option<&'static str>) -> usize {
+    types::planted::plant(bug);
+    let fs = remembering(&[1]);
+    let f = fs.create(ROOT, "f").unwrap();
+    let handle = fs.open(f, "", 2, 0).unwrap().handle;
+    let end = close_of(handle, f);
+    let (reply, transno) = fs.call_as::<_, CloseReply>(None, Rpc::MdtClose, &end).unwrap();
+    fs.sync();
+    let fs = fs.crash();
+    told(&fs, f, 2, handle).unwrap();
+    ptlrpc::Service::told_everything(&*fs.mds, ClientId(1));
+    let (client, slot, xid) = (ClientId(1), 3, types::Xid(9));
+    let (transno, body) = (types::Transno(transno), wire::encode(&reply));
+    let mut record = ptlrpc::ReplyRecord { client, slot, xid, transno, status: 0, body, basis: 0 };
+    let header = wire::Header::request(Rpc::MdtClose, client, xid);
+    ptlrpc::Service::answering_again(&*fs.mds, &header, &wire::encode(&end), &mut record);
+    recovered(&fs);
+    let left = fs.mds.opens_of(ClientId(1));
+    types::planted::plant(None);
+    left
+}
+
+#[test]
+fn an_open_whose_end_was_kept_and_not_answered_ends_when_its_client_asks_again() {
+    assert_eq!(ended_unanswered(Some("ended-and-told")), 1);
+    assert_eq!(ended_unanswered(None), 0);
+}
