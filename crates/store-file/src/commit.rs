@@ -11,6 +11,8 @@ use crate::file_store::Inner;
 
 /// How long a commit may take before somebody looks whether it waits for space.
 const STALL_LOOK: Duration = Duration::from_millis(200);
+/// How long nothing has changed when the number of the last commit is synced.
+const AT_REST: Duration = Duration::from_secs(1);
 
 impl Inner {
     /// Runs until the store is closed or fails.
@@ -22,7 +24,11 @@ impl Inner {
                     break;
                 }
                 self.kicked.set(false);
-                dirty.await;
+                match self.whole_is_settled.get() {
+                    true => dirty.await,
+                    false if self.rt.timeout(AT_REST, dirty).await.is_none() => self.settle_whole().await,
+                    false => {}
+                }
                 continue;
             }
             if !self.kicked.replace(false) && !self.closing.get() {
@@ -59,6 +65,7 @@ impl Inner {
             return;
         }
         self.need_of_batch.set(0);
+        self.whole_is_settled.set(types::planted!("whole-unsettled"));
         let mut state = self.state.borrow_mut();
         state.committed(&batch);
         state.shrink(self.config.objects_max, self.config.mapped_blocks_max);
@@ -67,6 +74,15 @@ impl Inner {
         self.freed.notify();
         self.trim_behind();
         self.done.notify();
+    }
+
+    /// The last commit is known to have been whole after a loss of power, too: what rots of it is told from what a crash cut.
+    async fn settle_whole(&self) {
+        self.whole_is_settled.set(true);
+        let Some(whole) = self.whole.clone() else { return };
+        if let Err(e) = self.rt.offload(move || whole.settle()).await {
+            tracing::debug!(store = %self.dir.display(), "the number of the last commit is not synced: {e}");
+        }
     }
 
     /// Waits for a commit of the database; meanwhile looks whether it waits for space, so that whoever waits for it gets an

@@ -144,6 +144,9 @@ pub(crate) struct Inner {
     pub freed: Event,
     pub disk: DiskStats,
     pub fence: crate::fence::Fence,
+    /// Which commit was whole, and whether that outlives a loss of power.
+    pub whole: Option<Whole>,
+    pub whole_is_settled: Cell<bool>,
     /// How far the comparison of the database's pages is.
     pages: RefCell<Option<dbcheck::PageCheck>>,
     _lock: Option<DirLock>,
@@ -166,7 +169,8 @@ impl FileStore {
         let block0 = read_block0(&rt, &data).await.map_err(|e| OpenError::Io(dir.join("data"), e))?;
         let superblock = crate::mkfs::check_superblock(dir, &block0, cluster)?;
         let sums = PageSums::default();
-        let (db, room, start) = load_start(&rt, dir, superblock, &config, sums.clone()).await?;
+        let whole = Whole::beside(&rt, &dir.join("meta.redb"));
+        let (db, room, start) = load_start(&rt, dir, superblock, &config, (sums.clone(), whole.clone())).await?;
         let blocks = data.len().map_err(|e| OpenError::Io(dir.join("data"), e))? / BLOCK_BYTES;
         let space = space_of(dir, blocks, &start.used)?;
         let state = State::new(&start, space);
@@ -204,6 +208,8 @@ impl FileStore {
             disk: DiskStats::default(),
             fence,
             pages: RefCell::default(),
+            whole,
+            whole_is_settled: Cell::new(false),
             _lock: lock,
         });
         inner.begin_space().await.map_err(|e| OpenError::Io(dir.join("data"), e))?;
@@ -254,7 +260,7 @@ async fn load_start(
     dir: &Path,
     superblock: Superblock,
     config: &FileStoreConfig,
-    sums: PageSums,
+    (sums, beside): (PageSums, Option<Whole>),
 ) -> Result<(Db, Room, Start), OpenError> {
     let path = dir.join("meta.redb");
     // The database checks what is there and falls back to the commit before: by what the medium has, not by what memory has.
@@ -273,7 +279,7 @@ async fn load_start(
         }
     }
     let file = rt.open_blocking(&path, false).and_then(|f| f.forget_cached().map(|()| f));
-    let file = file.map(|f| Box::new(Watched::new(f, sums).with(Whole::beside(rt, &path))));
+    let file = file.map(|f| Box::new(Watched::new(f, sums).with(beside)));
     let file = file.and_then(|f| RoomyFile::new(f, crate::backend::RESERVE_BYTES));
     let file = file.map_err(|e| OpenError::Io(path.clone(), e))?;
     let room = file.room();

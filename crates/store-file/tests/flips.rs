@@ -181,6 +181,27 @@ fn a_newest_commit_that_the_medium_changed_is_named_after_a_kill_and_not_left_ou
     assert!(named > 0 && left_out > 0, "{named} named, {left_out} left out without the number: the flips show nothing");
 }
 
+/// What is known of the last commit when the power failed some seconds after it.
+fn known_after_a_power_loss(seed: u64, bug: Option<&'static str>) -> Option<u64> {
+    types::planted::plant(bug);
+    let world = TestWorld::new(1, 64 << 20);
+    world.run(async {
+        let store = filled(world.rt()).await;
+        world.rt().sleep(types::Duration::from_secs(5)).await;
+        store.abandon();
+    });
+    types::planted::plant(None);
+    let next = world.power_cycle(seed);
+    let rt = next.rt();
+    Whole::known(&rt, &Path::new(DIR).join("meta.redb")).and_then(|w| w.commit())
+}
+
+#[test]
+fn which_commit_was_whole_is_known_after_a_power_loss_when_the_store_had_come_to_rest() {
+    assert!((0..20).any(|seed| known_after_a_power_loss(seed, Some("whole-unsettled")).is_none()));
+    assert!((0..20).all(|seed| known_after_a_power_loss(seed, None).is_some()));
+}
+
 /// Opens the store whose files are put into `dir` first, the database with a flipped byte, and reads all that it has.
 async fn opened(rt: &Rt, files: &[Arc<Vec<u8>>; 2], flip: Option<usize>, check_bytes_max: u64) -> Result<(), String> {
     let dir = Path::new("/again");
