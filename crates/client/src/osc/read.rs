@@ -55,6 +55,7 @@ impl Osc {
         let mut tries = Attempts::default();
         let answer = loop {
             let answer = import.call(Op::OstRead, wire::encode(&request), Bulk::new(), options).await;
+            // A program waits for it: no pauses.
             if tries.on_answer(judged(&answer)) == Next::Over {
                 break answer;
             }

@@ -6,7 +6,7 @@ use frames::{Bulk, FRAME_BYTES};
 use ldlm::{DenyReason, EnqueueFlags, LockCookie, LockDesc, LockMode, LockPolicyData};
 use ptlrpc::turns::Rank;
 use ptlrpc::{CallOptions, Import};
-use types::{Extent, FsError, HandleId};
+use types::{Duration, Extent, FsError, HandleId};
 use wire::Op;
 use wire::ost as wo;
 
@@ -254,8 +254,10 @@ impl Osc {
         let mut tries = Attempts::default();
         let answer = loop {
             let answer = import.call(Op::OstWrite, wire::encode(request), bulk.clone(), options).await;
-            if tries.on_answer(judged(&answer)) == Next::Over {
-                break answer;
+            match tries.on_answer(judged(&answer)) {
+                Next::Over => break answer,
+                Next::Again(Duration::ZERO) => {}
+                Next::Again(pause) => self.rt.sleep(pause).await,
             }
         };
         drop(flight);

@@ -306,7 +306,7 @@ impl World {
         let mut flight = self.flights.swap_remove(i);
         let (answer, values) = flight.answer.take().expect("looked at just now");
         self.seen.refusals += u64::from(answer == Answer::ComeAgain);
-        if flight.tries.on_answer(answer) == Next::Again {
+        if flight.tries.on_answer(answer) != Next::Over {
             self.flights.push(flight);
             return Ok(());
         }

@@ -27,7 +27,7 @@ const WAITS_FOR_OBJECTS: Duration = Duration::from_secs(25);
 /// How an error says that there is no space.
 pub(super) const NO_SPACE: &str = "no space left on device";
 /// How bytes are told of that a medium did not take, or that were given up with a session.
-const LOSSES: [&str; 2] = ["input/output error", "not connected"];
+const LOSSES: [&str; 3] = ["input/output error", "not connected", "bad message"];
 /// Programs work on as fast as before for so long when the last fault has begun: nodes come back amid work.
 const WORKS_ON: Duration = Duration::from_secs(5);
 /// What is still under way then (a cut, a stop, a recovery that waits for somebody) lasts a minute and more, in which nothing else goes
