@@ -2,15 +2,16 @@
 //! which a store moves from one engine to another.
 //!
 //! Decides what a copy holds (everything of one moment, as sealed records in key order) and what becomes of it in another
-//! place: whoever was connected then is not any more, sizes are asked of the OSTs, and objects that are newer than the copy
-//! stay where they are (`docs/spec/mdt-backup.md`). The header is written last, so that a file that was not finished is none.
+//! place: whoever was connected then is not any more, sizes are asked of the OSTs, files without a name stay, and objects that are
+//! newer than the copy stay where they are (`docs/spec/mdt-backup.md`). The header is written last, so that a file that was not finished is none.
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use rt::{BlockingFile, Rt};
-use types::WallTime;
+use types::{Fid, WallTime};
 
 use crate::keys;
 use crate::kv::{Key, KvBatch, KvError, MetaKv, seal, show_key, unseal};
@@ -352,6 +353,8 @@ async fn whole_file(rt: &Rt, file: &Arc<dyn BlockingFile>) -> Result<Whole, Back
 
 async fn put_in(rt: &Rt, file: &Arc<dyn BlockingFile>, kv: &Rc<dyn MetaKv>, kind: Kind) -> Result<(), BackupError> {
     let (mut superblock, mut batch) = (None, KvBatch::default());
+    // Files without a name that stay, of which the copy may have the only list of objects.
+    let mut kept = BTreeSet::new();
     each_block(rt, file, async |pairs| {
         for (key, value) in pairs {
             match key.first() {
@@ -359,6 +362,15 @@ async fn put_in(rt: &Rt, file: &Arc<dyn BlockingFile>, kv: &Rc<dyn MetaKv>, kind
                 _ if kind == Kind::Export => drop(batch.changes.insert(Key::from_vec(key), Some(value))),
                 // Whoever was connected then is not any more, and must not be waited for.
                 Some(&(keys::SESSION | keys::REPLY)) => continue,
+                // Inodes come before their marks.
+                Some(&keys::ORPHAN) if keys::fid_of(&key).is_some_and(|fid| kept.contains(&fid)) => continue,
+                Some(&keys::INODE) => {
+                    let inode = put_back_inode(&key, &value)?;
+                    if let Some(fid) = inode.was_orphan {
+                        kept.insert(fid);
+                    }
+                    batch.changes.insert(Key::from_slice(&key), Some(inode.value));
+                }
                 _ => drop(batch.changes.insert(Key::from_slice(&key), Some(put_back(&key, value)?))),
             }
             if batch.changes.len() >= RECORDS_PER_COMMIT {
@@ -372,19 +384,32 @@ async fn put_in(rt: &Rt, file: &Arc<dyn BlockingFile>, kv: &Rc<dyn MetaKv>, kind
     Ok(kv.commit(Arc::new(batch)).await?)
 }
 
+/// An inode as it is in a store that was put back.
+struct PutBack {
+    value: Vec<u8>,
+    /// It had no name, and stays.
+    was_orphan: Option<Fid>,
+}
+
+fn put_back_inode(key: &[u8], value: &[u8]) -> Result<PutBack, BackupError> {
+    let damaged = || KvError::Corrupt { key: show_key(key), why: "it cannot be read".into() };
+    let fid = keys::fid_of(key).ok_or_else(damaged)?;
+    let mut inode = Inode::decode(fid, value).ok_or_else(damaged)?;
+    let mut was_orphan = None;
+    if inode.has(InodeFlags::HAS_LAYOUT) {
+        // Files were written since: the OSTs know how long they are.
+        inode.set(InodeFlags::SIZE_UNKNOWN, true);
+        // Its objects may be a named file's by now: a migration's new ones, or those of a file that got a name after the copy was made.
+        was_orphan = inode.has(InodeFlags::ORPHAN).then_some(fid);
+        inode.set(InodeFlags::ORPHAN | InodeFlags::LINKABLE, false);
+    }
+    Ok(PutBack { value: inode.encode(), was_orphan })
+}
+
 /// A record as it is in a store that was put back.
 fn put_back(key: &[u8], value: Vec<u8>) -> Result<Vec<u8>, BackupError> {
     let damaged = || KvError::Corrupt { key: show_key(key), why: "it cannot be read".into() };
     Ok(match key.first() {
-        Some(&keys::INODE) => {
-            let fid = keys::fid_of(key).ok_or_else(damaged)?;
-            let mut inode = Inode::decode(fid, &value).ok_or_else(damaged)?;
-            if inode.has(InodeFlags::HAS_LAYOUT) {
-                // Files were written since: the OSTs know how long they are.
-                inode.set(InodeFlags::SIZE_UNKNOWN, true);
-            }
-            inode.encode()
-        }
         Some(&keys::PRECREATE) => {
             let row: PrecreateRow = wire::decode(&value).map_err(|_| damaged())?;
             wire::encode(&PrecreateRow { newer: true, ..row })

@@ -141,6 +141,41 @@ fn a_server_over_a_backup_removes_no_newer_object_and_gives_out_none_again() {
     });
 }
 
+#[test]
+fn files_without_a_name_keep_their_objects_in_a_store_that_was_put_back() {
+    let fs = filled();
+    let d = fs.walk("d").unwrap();
+    // A migration's copy, or what a program is about to link; a file that is open and removed.
+    let tmpfile = fs.open(d, "", 0o20_200_000 | 2, 0o600).unwrap().entry.attr.fid;
+    let removed = fs.open(d, "f1", 2, 0).unwrap().entry.attr.fid;
+    fs.unlink(d, "f1").unwrap();
+    fs.sync();
+    let all = objects(&fs);
+    write(&fs, FILE).unwrap();
+    // The copy gets the name of what it was made for.
+    fs.link(tmpfile, d, "linked").unwrap();
+    fs.sync();
+    let kv = restore(&fs, FILE, (77, 5)).unwrap();
+    let fs = fs.on(kv);
+    fs.pass(5);
+    fs.sync();
+    assert_eq!(*fs.osts.destroyed.borrow(), [], "whose they are by now nobody knows");
+    assert_eq!(objects(&fs), all);
+    // A repair gives them names, and nothing is left to say.
+    let kv: Rc<dyn MetaKv> = fs.kv.reopen();
+    fs.world.run(async move {
+        let report = check(&kv).await.unwrap();
+        crate::repair::repair(&kv, &report, &crate::repair::Objects::default(), types::WallTime(9)).await.unwrap();
+        let report = check(&kv).await.unwrap();
+        assert_eq!(report.findings, []);
+        for fid in [tmpfile, removed] {
+            let inode = &report.inodes[&fid];
+            assert!(inode.nlink == 1 && inode.parent == crate::repair::LOST_FOUND, "{fid}");
+        }
+        assert_eq!(report.objects.into_keys().collect::<Vec<_>>(), all);
+    });
+}
+
 fn objects(fs: &Fs) -> Vec<ObjectId> {
     let kv: Rc<dyn MetaKv> = fs.kv.reopen();
     fs.world.run(check(&kv)).unwrap().objects.into_keys().collect()
