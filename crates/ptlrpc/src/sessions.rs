@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use frames::Bulk;
 use rt::Nid;
-use rt::sync::Event;
+use rt::sync::{Event, OneReceiver, oneshot};
 use types::{ClientId, Duration, FsError, Instant, Origin};
 use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest, GoneRequest, Role};
 use wire::{Bytes, Op};
@@ -58,12 +58,17 @@ pub(crate) struct Changing {
 }
 
 /// The right to open or end a client's session; given up when dropped.
-struct Change<'a>(&'a Changing, ClientId);
+struct Change(Rc<Target>, ClientId);
+
+impl Change {
+    /// `None`: it is being opened or ended.
+    fn begin(target: &Rc<Target>, client: ClientId) -> Option<Change> {
+        let is_free = target.changing.clients.borrow_mut().insert(client);
+        is_free.then(|| Change(target.clone(), client))
+    }
+}
 
 impl Changing {
-    fn begin(&self, client: ClientId) -> Option<Change<'_>> {
-        self.clients.borrow_mut().insert(client).then(|| Change(self, client))
-    }
     async fn wait(&self, client: ClientId) {
         while self.clients.borrow().contains(&client) {
             let done = self.done.wait();
@@ -72,10 +77,11 @@ impl Changing {
     }
 }
 
-impl Drop for Change<'_> {
+impl Drop for Change {
     fn drop(&mut self) {
-        self.0.clients.borrow_mut().remove(&self.1);
-        self.0.done.notify();
+        let Change(target, client) = self;
+        target.changing.clients.borrow_mut().remove(client);
+        target.changing.done.notify();
     }
 }
 
@@ -295,14 +301,12 @@ impl Server {
             target.changing.wait(client).await;
             let existing = target.exports.borrow().get(&client).cloned();
             let Some(export) = existing else {
-                let Some(_change) = target.changing.begin(client) else { continue };
-                let export = make_export(&target.rt, target.boot, &target.service, client);
-                export.origin.set(whose.origin);
-                export.recoverable.set(whose.recoverable);
-                export.binding.set(Some(whose.next));
-                target.service.clone().session_opened(export.clone(), false).await?;
-                target.exports.borrow_mut().insert(client, export.clone());
-                return Ok((export, false));
+                let Some(change) = Change::begin(target, client) else { continue };
+                let export = begin_session(target, change, &whose).await.unwrap_or(Err(FsError::NotConnected))?;
+                if !export.is_ended() {
+                    return Ok((export, false));
+                }
+                continue;
             };
             let bound = export.binding.get();
             let known = bound.is_none_or(|b| b == whose.held);
@@ -322,6 +326,29 @@ impl Server {
             }
         }
     }
+}
+
+/// Opens a session at its service. That takes as long as the store does, longer than a handshake may: it goes on when the client's
+/// connection is given up meanwhile, and the client's next one finds the session.
+fn begin_session(target: &Rc<Target>, change: Change, whose: &Whose) -> OneReceiver<Result<Rc<Export>, FsError>> {
+    let client = change.1;
+    let export = make_export(&target.rt, target.boot, &target.service, client);
+    export.origin.set(whose.origin);
+    export.recoverable.set(whose.recoverable);
+    export.binding.set(Some(whose.next));
+    let (tell, told) = oneshot();
+    let target = target.clone();
+    target.rt.clone().spawn(async move {
+        let opened = target.service.clone().session_opened(export.clone(), false).await;
+        if opened.is_ok() {
+            // Its client is to come within the time for which one may be silent.
+            export.last_heard.set(target.rt.now());
+            target.exports.borrow_mut().insert(client, export.clone());
+        }
+        drop(change);
+        tell.send(opened.map(|()| export));
+    });
+    told
 }
 
 /// What a peer has proved, for the log.
@@ -430,7 +457,7 @@ pub(crate) async fn close(target: &Rc<Target>, client: ClientId, evicted: bool) 
         target.recovery.client_missing(client);
     }
     if let Some(export) = export {
-        let _change = target.changing.begin(client);
+        let _change = Change::begin(target, client);
         export.end(evicted);
         target.service.clone().session_closed(client, evicted).await;
     }

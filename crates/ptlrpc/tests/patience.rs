@@ -1,0 +1,175 @@
+//! Sessions where something takes longer than anybody waits for at once: a link, a store's commits, an answer that never comes. And
+//! what a client may leave with a server that waits.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use frames::{Bulk, FramePool};
+use ptlrpc::stream::{Sink, Source, ends};
+use ptlrpc::{
+    Binding, CallOptions, Callbacks, ClusterKey, Export, Import, ImportConfig, Request, Server, ServerConfig, Service,
+    SessionRecord, meant,
+};
+use rt::{LocalFuture, Nid, Rt};
+use simworld::{Host, Sim, SimConfig};
+use types::{ClientId, Duration, FsError, Transno, Xid};
+use wire::connect::{AuthRequest, ConnectReply, ConnectRequest, Role};
+use wire::{Flags, Header, Op};
+
+const BULK_BYTES: usize = 64 << 20;
+const KEEPS: ClientId = ClientId(1);
+const COMES: ClientId = ClientId(2);
+
+/// What outlives a server.
+#[derive(Default)]
+struct Store {
+    clients: RefCell<BTreeMap<ClientId, Option<Binding>>>,
+    /// How long each of its commits takes, one behind the other; zero: no time.
+    commit: Cell<Duration>,
+}
+
+struct Target(Rt, Rc<Store>);
+
+impl Service for Target {
+    fn target(&self) -> String {
+        "target".into()
+    }
+    fn cluster(&self) -> u64 {
+        7
+    }
+    fn uuid(&self) -> u64 {
+        9
+    }
+    fn handle(self: Rc<Self>, request: Request) -> LocalFuture<()> {
+        Box::pin(async move {
+            match request.header.op {
+                Op::OstRead => {
+                    let bulk = self.0.bulk(BULK_BYTES).await;
+                    request.reply_bulk(&(), bulk, None);
+                }
+                _ => request.reply(Ok(&())),
+            }
+        })
+    }
+    fn last_committed(&self, _: ClientId) -> Transno {
+        Transno(0)
+    }
+    fn sessions(&self) -> Vec<SessionRecord> {
+        let record = |(client, binding): (&ClientId, &Option<Binding>)| SessionRecord {
+            client: *client,
+            binding: *binding,
+            ..SessionRecord::default()
+        };
+        self.1.clients.borrow().iter().map(record).collect()
+    }
+    fn session_opened(self: Rc<Self>, export: Rc<Export>, known: bool) -> LocalFuture<Result<(), FsError>> {
+        Box::pin(async move {
+            let takes = self.1.commit.get().as_nanos() as u64;
+            if !known && takes > 0 {
+                // The commit under way does not have it: the one behind it has.
+                let now = self.0.now().0;
+                self.0.sleep(Duration::from_nanos((now / takes + 2) * takes - now)).await;
+            }
+            self.1.clients.borrow_mut().insert(export.client(), export.binding());
+            Ok(())
+        })
+    }
+    fn session_closed(self: Rc<Self>, client: ClientId, _: bool) -> LocalFuture<()> {
+        self.1.clients.borrow_mut().remove(&client);
+        Box::pin(std::future::ready(()))
+    }
+}
+
+struct Deaf;
+impl Callbacks for Deaf {
+    fn on_callback(self: Rc<Self>, _: Op, _: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>> {
+        Box::pin(std::future::ready(Err(FsError::NotSupported)))
+    }
+}
+
+fn key() -> ClusterKey {
+    ClusterKey::from_text(b"0123456789abcdef").unwrap()
+}
+
+struct World {
+    sim: Sim,
+    host: Host,
+    nid: Nid,
+    store: Rc<Store>,
+    server: RefCell<Option<Rc<Server>>>,
+    callbacks: Rc<dyn Callbacks>,
+}
+
+impl World {
+    fn new(config: SimConfig) -> World {
+        let sim = Sim::new(config, FramePool::new(512 << 20));
+        let host = sim.host("server");
+        let (nid, server) = (host.nid(7), RefCell::default());
+        let world = World { sim, host, nid, store: Rc::default(), server, callbacks: Rc::new(Deaf) };
+        world.start(1);
+        world
+    }
+    fn start(&self, boot: u64) {
+        let rt = self.host.boot();
+        let (recovery_window, client_timeout) = (Duration::from_secs(30), Duration::from_secs(60));
+        let server = Server::new(rt.clone(), ServerConfig { key: key(), recovery_window, client_timeout, boot });
+        server.add(Rc::new(Target(rt, self.store.clone())));
+        server.listen(&self.nid).unwrap();
+        *self.server.borrow_mut() = Some(server);
+    }
+    fn server(&self) -> Rc<Server> {
+        self.server.borrow().clone().unwrap()
+    }
+    fn import(&self, client: ClientId) -> (Rt, Rc<Import>) {
+        let rt = self.sim.host("client").boot();
+        let (nid, target, ping_interval) = (self.nid.clone(), "target".into(), Duration::from_secs(10));
+        let config = ImportConfig { nid, target, client, key: key(), recoverable: true, ping_interval, place: 0 };
+        (rt.clone(), Import::new(rt, config, Rc::downgrade(&self.callbacks)))
+    }
+}
+
+#[test]
+fn a_session_that_the_store_needs_longer_for_than_a_handshake_may_take_is_found_by_the_next_one() {
+    for seed in 0..4 {
+        let world = World::new(SimConfig::new(seed));
+        world.store.commit.set(Duration::from_secs(12));
+        world.sim.run(world.sim.sleep(Duration::from_millis(100 + seed * 3000)));
+        let (_, import) = world.import(COMES);
+        world.sim.run(async {
+            assert_eq!(import.ready(Duration::from_secs(31)).await, Ok(()), "seed {seed}");
+            assert_eq!(import.ask::<_, ()>(Op::MdtGetattr, &()).await, Ok(()));
+        });
+        assert_eq!((import.evictions(), import.counters().0), (0, 1), "seed {seed}");
+    }
+}
+
+/// Whether a message is the server's last one before that which opens a session.
+fn is_connect_reply(head: &rt::Head) -> bool {
+    Header::from_bytes(head).is_ok_and(|h| h.op == Op::Connect && h.flags.has(Flags::REPLY))
+}
+
+/// A session by hand.
+async fn by_hand(rt: &Rt, nid: &Nid, client: ClientId) -> (Rc<Sink>, Source) {
+    let (sink, mut source) = ends(rt.connect(nid).await.unwrap());
+    let ask = ConnectRequest {
+        target: "target".into(),
+        nonce: vec![1; 32].into(),
+        recoverable: true,
+        ..ConnectRequest::default()
+    };
+    sink.send(Header::request(Op::Connect, client, Xid(0)), wire::encode(&ask), Bulk::new());
+    let answer: ConnectReply = wire::decode(&source.recv().await.unwrap().1).unwrap();
+    let said = meant(&ask, &answer, None);
+    let proof = key().proof("client", Role::Client, [&ask.nonce, &answer.nonce], &said, client).unwrap();
+    let identity = wire::Bytes(vec![5; 32]);
+    let auth = AuthRequest {
+        proof: proof.to_vec().into(),
+        identity: identity.clone(),
+        next: identity,
+        ..AuthRequest::default()
+    };
+    sink.send(Header::request(Op::Auth, client, Xid(0)), wire::encode(&auth), Bulk::new());
+    assert_eq!(source.recv().await.unwrap().0.result(), Ok(()));
+    (sink, source)
+}
