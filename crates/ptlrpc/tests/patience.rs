@@ -149,6 +149,43 @@ fn is_connect_reply(head: &rt::Head) -> bool {
     Header::from_bytes(head).is_ok_and(|h| h.op == Op::Connect && h.flags.has(Flags::REPLY))
 }
 
+#[test]
+fn who_never_heard_that_it_has_a_session_is_not_waited_for_by_all_after_a_restart() {
+    for seed in 0..4 {
+        let world = World::new(SimConfig::new(seed));
+        let (_, keeps) = world.import(KEEPS);
+        world.sim.run(keeps.ready(Duration::from_secs(20))).unwrap();
+        let _silent = world.host.falls_silent(is_connect_reply, 1);
+        let (rt, comes) = world.import(COMES);
+        world.sim.run(async {
+            while !world.store.clients.borrow().contains_key(&COMES) {
+                world.sim.sleep(Duration::from_micros(1)).await;
+            }
+            world.host.kill();
+        });
+        assert_eq!(comes.counters().0, 0, "seed {seed}: its answer is lost");
+        world.start(2);
+        let began = world.sim.now();
+        world.sim.run(async {
+            rt.sleep(Duration::from_millis(10)).await;
+            while world.server().is_recovering() {
+                world.sim.sleep(Duration::from_millis(50)).await;
+            }
+        });
+        let took = world.sim.now().since(began);
+        assert!(took < Duration::from_secs(2), "seed {seed}: the recovery took {took:?}");
+        world.sim.run(async {
+            for import in [&keeps, &comes] {
+                assert_eq!(import.ready(Duration::from_secs(5)).await, Ok(()), "seed {seed}");
+                assert_eq!(import.ask::<_, ()>(Op::MdtGetattr, &()).await, Ok(()), "seed {seed}");
+            }
+        });
+        for (client, import) in [(KEEPS, &keeps), (COMES, &comes)] {
+            assert_eq!((world.server().evictions(client), import.evictions()), (0, 0), "seed {seed}: {client}");
+        }
+    }
+}
+
 /// A session by hand.
 async fn by_hand(rt: &Rt, nid: &Nid, client: ClientId) -> (Rc<Sink>, Source) {
     let (sink, mut source) = ends(rt.connect(nid).await.unwrap());

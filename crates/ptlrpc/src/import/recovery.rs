@@ -20,6 +20,8 @@ impl Import {
     pub(super) async fn begin(self: Rc<Self>, session: AuthReply, sink: Rc<Sink>) {
         let previous = self.boot.get();
         let restarted = previous != 0 && previous != session.boot;
+        // Also a server that was restarted before this client heard that it has a session there waits for its word.
+        let recovers = previous != session.boot && session.known && session.recovering;
         self.set_credits(session.credits);
         *self.session.borrow_mut() = session.clone();
         let callbacks = self.callbacks.borrow().upgrade();
@@ -45,7 +47,7 @@ impl Import {
         }
         // A server that is not waiting for us has our replays already: only the answer to the last word was lost. What
         // was replayed is not replayed again, for others go on since.
-        if restarted && session.known && session.recovering {
+        if recovers {
             self.set_state(ImportState::Replaying);
             if !self.recover(&session, callbacks.clone(), &sink).await {
                 return;
@@ -60,7 +62,7 @@ impl Import {
         self.boot.set(session.boot);
         self.resend();
         self.set_state(ImportState::Full);
-        if let Some(c) = callbacks.filter(|_| restarted) {
+        if let Some(c) = callbacks.filter(|_| restarted || recovers) {
             c.on_recovered();
         }
     }
