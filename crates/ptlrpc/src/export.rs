@@ -135,8 +135,9 @@ pub struct Export {
     pub(crate) limits: RefCell<Option<Arc<Limits>>>,
     /// A task ends the session when its credential does.
     pub(crate) is_timed: Cell<bool>,
-    /// Requests without an answer.
+    /// Requests without an answer, and the bytes of their bodies.
     pub(crate) running: Cell<usize>,
+    pub(crate) body_bytes: Cell<usize>,
     evicted: Cell<bool>,
     ended: Cell<bool>,
     /// Its target was taken out of the server, with all requests.
@@ -175,6 +176,7 @@ impl Export {
             limits: RefCell::default(),
             is_timed: Cell::new(false),
             running: Cell::new(0),
+            body_bytes: Cell::new(0),
             evicted: Cell::new(false),
             ended: Cell::new(false),
             abandoned: Cell::new(false),
@@ -495,15 +497,19 @@ pub struct Request {
     pub(crate) answered: bool,
     place: Option<Place>,
     received: Instant,
+    /// Of its body as it came.
+    body_bytes: usize,
 }
 
 impl Request {
     pub(crate) fn new(header: Header, body: Vec<u8>, bulk: Bulk, export: Rc<Export>) -> Request {
+        let body_bytes = body.len();
         export.running.set(export.running.get() + 1);
+        export.body_bytes.set(export.body_bytes.get() + body_bytes);
         let place = export.under_way(&export.rt, &header);
         // The client was heard of when this was all there.
         let received = export.last_heard.get();
-        Request { header, body, bulk, export, basis: 0, answered: false, place, received }
+        Request { header, body, bulk, export, basis: 0, answered: false, place, received, body_bytes }
     }
     /// When all of it was there.
     #[must_use]
@@ -579,6 +585,7 @@ impl Request {
         self.answered = true;
         self.export.answered(self.place.take());
         self.export.running.set(self.export.running.get() - 1);
+        self.export.body_bytes.set(self.export.body_bytes.get() - self.body_bytes);
         // Nothing of it was carried out: it is offered again in its place.
         let again = self.is_replay() && matches!(result, Err(FsError::Overloaded | FsError::Corrupt | FsError::Io));
         if self.is_replay() {

@@ -22,6 +22,11 @@ use crate::stream::{self, Sink, Source};
 
 /// Requests of one client that are carried out at a time, whatever it was granted; one more breaks its connection.
 const REQUESTS_MAX: usize = 4096;
+/// Bytes of bodies that one client's requests without an answer may have per slot granted, and at least: a larger body is a rare one
+/// (256 KiB name the parts of 64 MiB that lie block by block). One more breaks its connection.
+const BODY_BYTES_PER_SLOT: usize = 256 << 10;
+/// See [`BODY_BYTES_PER_SLOT`].
+const BODY_BYTES_MIN: usize = 64 << 20;
 /// Answers of the greatest length, per slot granted, that may wait for a client that does not read; more breaks its
 /// connection. Bulk is not counted: the frame pool bounds it.
 const BACKLOG_PER_SLOT: usize = 2;
@@ -456,8 +461,8 @@ impl Server {
         self.door.refused()
     }
 
-    /// Connections that were broken because their client passed a limit of its session: too many requests, answers that
-    /// it does not take, or a reply slot that it has not.
+    /// Connections that were broken because their client passed a limit of its session: too many requests or too long ones, answers
+    /// that it does not take, or a reply slot that it has not.
     #[must_use]
     pub fn limit_breaches(&self) -> u64 {
         self.limit_breaches.get()
@@ -553,13 +558,7 @@ impl Server {
             if header.client != export.client() {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "a request for another client's session"));
             }
-            let backlog_max = usize::from(export.credits.get()) * BACKLOG_PER_SLOT * wire::BODY_BYTES_MAX as usize;
-            if export.running.get() >= REQUESTS_MAX || sink.backlog_bytes() > backlog_max {
-                let why = format!(
-                    "{} requests without an answer, {} bytes of answers not taken",
-                    export.running.get(),
-                    sink.backlog_bytes()
-                );
+            if let Some(why) = past_limits(export, sink, body.len()) {
                 self.limit_breaches.set(self.limit_breaches.get() + 1);
                 return Err(io::Error::new(io::ErrorKind::InvalidData, why));
             }
@@ -646,6 +645,17 @@ impl Server {
             drop(turn);
         });
     }
+}
+
+/// What a session has too much of, with one more request whose body is so long.
+fn past_limits(export: &Export, sink: &Sink, body: usize) -> Option<String> {
+    let (slots, running, bodies) = (usize::from(export.credits.get()), export.running.get(), export.body_bytes.get());
+    let (backlog, backlog_max) = (sink.backlog_bytes(), slots * BACKLOG_PER_SLOT * wire::BODY_BYTES_MAX as usize);
+    let bodies_max = BODY_BYTES_MIN.max(slots * BODY_BYTES_PER_SLOT);
+    let is_past = running >= REQUESTS_MAX || backlog > backlog_max || bodies + body > bodies_max;
+    is_past.then(|| {
+        format!("{running} requests of {bodies} bytes without an answer, {backlog} bytes of answers not taken")
+    })
 }
 
 /// A session of a target that was started as `boot`.

@@ -210,3 +210,34 @@ async fn by_hand(rt: &Rt, nid: &Nid, client: ClientId) -> (Rc<Sink>, Source) {
     assert_eq!(source.recv().await.unwrap().0.result(), Ok(()));
     (sink, source)
 }
+
+#[test]
+fn requests_that_wait_for_a_recovery_hold_no_more_of_a_servers_memory_than_one_session_may_have() {
+    let world = World::new(SimConfig::new(1));
+    let rt = world.sim.host("client").boot();
+    let (_, keeps) = world.import(KEEPS);
+    world.sim.run(keeps.ready(Duration::from_secs(20))).unwrap();
+    keeps.abandon();
+    world.sim.run(async { drop(by_hand(&rt, &world.nid, COMES).await) });
+    world.host.kill();
+    world.start(2);
+    world.sim.run(async {
+        let (sink, mut source) = by_hand(&rt, &world.nid, COMES).await;
+        let server = world.server();
+        let held = || server.exports("target").iter().map(|e| e.requests_under_way()).sum::<usize>();
+        let send = |xid: u64, bytes: usize| {
+            let mut header = Header::request(Op::MdtGetattr, COMES, Xid(xid));
+            header.slot_or_credits = xid as u16;
+            sink.send(header, vec![0; bytes], Bulk::new());
+        };
+        // As much as any program sends at once is taken.
+        (1..=64).for_each(|xid| send(xid, 512 << 10));
+        world.sim.sleep(Duration::from_millis(200)).await;
+        assert_eq!((held(), server.limit_breaches()), (64, 0));
+        // Each as long as a message may be, all of them waiting.
+        (65..=4000).for_each(|xid| send(xid, wire::BODY_BYTES_MAX as usize - 100));
+        while source.recv().await.is_ok() {}
+        assert_eq!(server.limit_breaches(), 1);
+        assert!(held() < 64 + 32, "{} requests are held", held());
+    });
+}
