@@ -138,6 +138,8 @@ pub struct Export {
     /// Requests without an answer, and the bytes of their bodies.
     pub(crate) running: Cell<usize>,
     pub(crate) body_bytes: Cell<usize>,
+    /// Bytes that had come over the connection when it was looked last.
+    came_bytes: Cell<u64>,
     evicted: Cell<bool>,
     ended: Cell<bool>,
     /// Its target was taken out of the server, with all requests.
@@ -177,6 +179,7 @@ impl Export {
             is_timed: Cell::new(false),
             running: Cell::new(0),
             body_bytes: Cell::new(0),
+            came_bytes: Cell::new(0),
             evicted: Cell::new(false),
             ended: Cell::new(false),
             abandoned: Cell::new(false),
@@ -261,6 +264,16 @@ impl Export {
     #[must_use]
     pub fn requests_under_way(&self) -> usize {
         self.running.get()
+    }
+    /// Whether more of a request has come since the last look that is not all there: a client is heard of as long as it sends.
+    pub(crate) fn note_coming(&self) -> bool {
+        let Some(sink) = self.sink.borrow().clone() else { return false };
+        let moved = sink.moved();
+        let comes = moved.is_amid_bulk && moved.in_bytes > self.came_bytes.replace(moved.in_bytes);
+        if comes {
+            self.last_heard.set(self.rt.now());
+        }
+        comes
     }
     /// When it was last heard of.
     #[must_use]

@@ -164,6 +164,13 @@ impl Target {
     pub(crate) fn serves(&self) -> bool {
         self.exports.borrow().values().any(|e| e.running.get() > 0)
     }
+    /// Clients of which part of a request has come since the last look are at work.
+    fn note_coming(&self) {
+        let exports = self.exports.borrow();
+        for export in exports.values().filter(|e| e.note_coming()) {
+            self.recovery.note_progress(export.client());
+        }
+    }
     /// Clients among those that `of_interest` names whose processes have certainly ended.
     fn gone(&self, of_interest: impl Fn(&Export) -> bool) -> Vec<ClientId> {
         let exports = self.exports.borrow();
@@ -382,6 +389,7 @@ impl Server {
                 target.recovery.postpone(LOOK_EVERY);
                 continue;
             }
+            target.note_coming();
             for client in target.gone(|e| target.recovery.expects(e.client())) {
                 tracing::info!(target = target.service.target(), %client, "its process has ended: not waited for");
                 self.evict_in_recovery(&target, client).await;
@@ -432,6 +440,7 @@ impl Server {
             if target.recovery.is_active() || target.service.is_unsure() {
                 continue;
             }
+            target.note_coming();
             for client in target.gone(|e| !e.is_connected()) {
                 tracing::info!(target = target.service.target(), %client, "its process has ended: evicted");
                 evict(&target, client).await;

@@ -99,6 +99,11 @@ impl Sink {
     pub fn backlog_bytes(&self) -> usize {
         self.to.backlog_bytes()
     }
+    /// How far the connection is.
+    #[must_use]
+    pub fn moved(&self) -> rt::Moved {
+        self.to.moved()
+    }
     /// Whose end is on the other side, for logs.
     #[must_use]
     pub fn peer(&self) -> String {

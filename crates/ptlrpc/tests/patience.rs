@@ -130,6 +130,53 @@ impl World {
 }
 
 #[test]
+fn what_takes_longer_on_the_wire_than_a_ping_is_waited_for_gets_through() {
+    for (seed, rate) in [(1, 5_000_000), (2, 700_000)] {
+        let world = World::new(SimConfig { nic_bytes_per_s: rate, ..SimConfig::new(seed) });
+        let (rt, import) = world.import(COMES);
+        world.sim.run(async {
+            import.ready(Duration::from_secs(20)).await.unwrap();
+            let bulk = rt.bulk(BULK_BYTES).await;
+            let limit = Duration::from_secs(400);
+            let call = |op, bulk: Bulk| rt.timeout(limit, import.call(op, Vec::new(), bulk, CallOptions::default()));
+            assert!(matches!(call(Op::OstWrite, bulk).await, Some(Ok(_))), "{rate} bytes/s: the write");
+            let read = call(Op::OstRead, Bulk::new()).await;
+            assert_eq!(read.and_then(Result::ok).map(|r| r.bulk.len()), Some(BULK_BYTES), "{rate} bytes/s: the read");
+            // Each alone, several at once.
+            let all = (0..3).map(|_| call(Op::OstRead, Bulk::new())).collect();
+            let all = rt::sync::join_all(all).await;
+            assert!(all.iter().all(|r| matches!(r, Some(Ok(_)))), "{rate} bytes/s: reads beside each other");
+        });
+        let (sessions, _, resent) = import.counters();
+        assert_eq!((sessions, resent, import.evictions(), world.server().evictions(COMES)), (1, 0, 0, 0));
+    }
+}
+
+#[test]
+fn a_server_that_dies_amid_a_long_message_is_noticed_as_soon_as_ever() {
+    for op in [Op::OstWrite, Op::OstRead] {
+        let world = World::new(SimConfig { nic_bytes_per_s: 1_000_000, ..SimConfig::new(3) });
+        let (rt, import) = world.import(COMES);
+        let noticed = world.sim.run(async {
+            import.ready(Duration::from_secs(20)).await.unwrap();
+            let bulk = if op == Op::OstWrite { rt.bulk(BULK_BYTES).await } else { Bulk::new() };
+            let asking = import.clone();
+            rt.spawn(async move { _ = asking.call(op, Vec::new(), bulk, CallOptions::default()).await });
+            world.sim.sleep(Duration::from_secs(20)).await;
+            assert_eq!(import.counters().0, 1);
+            let since = world.sim.now();
+            world.host.lose_power();
+            while import.state() == ptlrpc::ImportState::Full {
+                world.sim.sleep(Duration::from_millis(50)).await;
+            }
+            world.sim.now().since(since)
+        });
+        let at_min = ptlrpc::AdaptiveTimeouts::default().min;
+        assert!(noticed <= at_min * 2, "{op:?}: {noticed:?}");
+    }
+}
+
+#[test]
 fn a_session_that_the_store_needs_longer_for_than_a_handshake_may_take_is_found_by_the_next_one() {
     for seed in 0..4 {
         let world = World::new(SimConfig::new(seed));

@@ -19,7 +19,7 @@ pub use dir_lock::{DirLock, LockError, make_private_dir};
 pub use disk::{BlockingFile, DiskFile, OpenMode};
 pub use group::{Group, IsOpen};
 pub use lane::Lane;
-pub use net::{BINDING_BYTES, BodyLen, Connection, Digest, HEAD_BYTES, Head, Listener, Seal, Sink, Source};
+pub use net::{BINDING_BYTES, BodyLen, Connection, Digest, HEAD_BYTES, Head, Listener, Moved, Seal, Sink, Source};
 pub use nid::Nid;
 pub use room::{Room, RoomyFile};
 

@@ -25,6 +25,19 @@ pub type Seal = fn(&mut Head, &[u8], &Bulk);
 /// Goes on with a checksum over more bytes.
 pub type Digest = fn(u32, &[u8]) -> u32;
 
+/// How far a connection is: from two of these one sees whether anything moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Moved {
+    /// Bytes that came from the peer, those of a message of which more is to come among them.
+    pub in_bytes: u64,
+    /// Bytes that the peer's host has taken.
+    pub out_bytes: u64,
+    /// Bytes for the peer that its host has not taken.
+    pub waiting_bytes: u64,
+    /// Bulk is coming of which not all is there: nothing that the peer said since can be heard.
+    pub is_amid_bulk: bool,
+}
+
 /// Both ends of an open message stream.
 pub struct Connection {
     /// For sending; cheap to clone, usable while the source waits.
@@ -51,6 +64,10 @@ pub trait Sink {
     /// Head and body bytes that wait to be sent: a peer that does not read lets them grow.
     fn backlog_bytes(&self) -> usize {
         0
+    }
+    /// How far the connection is. Nothing is known where bytes are handed over and do not move.
+    fn moved(&self) -> Moved {
+        Moved::default()
     }
     /// Whose end is on the other side, for logs.
     fn peer(&self) -> String;

@@ -65,6 +65,23 @@ enum Parcel {
     End,
 }
 
+/// Bytes that arrive later, and when they go through the sender's NIC.
+struct UnderWay {
+    from: u64,
+    through: u64,
+    at: u64,
+    bytes: u64,
+    has_bulk: bool,
+}
+
+/// How far a direction of a connection is.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Progress {
+    pub bytes: u64,
+    pub waiting_bytes: u64,
+    pub is_amid_bulk: bool,
+}
+
 /// One direction of a connection.
 pub(crate) struct Lane {
     core: Weak<Core>,
@@ -74,6 +91,11 @@ pub(crate) struct Lane {
     pub inbox: Queue<Message>,
     flight: RefCell<VecDeque<Parcel>>,
     last: Cell<u64>,
+    /// What is on its way, in the order in which it arrives.
+    under_way: RefCell<VecDeque<UnderWay>>,
+    /// Bytes that have arrived, and what was told of them last.
+    arrived_bytes: Cell<u64>,
+    told: Cell<Progress>,
     /// Messages sent.
     sent: Cell<u64>,
     /// Arrivals that found the way cut, and since when.
@@ -96,6 +118,9 @@ impl Lane {
             inbox: Queue::new(),
             flight: RefCell::default(),
             last: Cell::new(0),
+            under_way: RefCell::default(),
+            arrived_bytes: Cell::new(0),
+            told: Cell::default(),
             sent: Cell::new(0),
             owed: Cell::new(0),
             since: Cell::new(0),
@@ -136,14 +161,44 @@ impl Lane {
         }
     }
     fn ship(self: &Rc<Self>, core: &Core, parcel: Parcel, bytes: u64) {
-        let at = self.arrival(core, bytes);
+        let (from, through, at) = self.arrival(core, bytes);
+        let has_bulk = matches!(&parcel, Parcel::Message(m) if !m.bulk.is_empty());
+        self.pass(core.now().0);
+        self.under_way.borrow_mut().push_back(UnderWay { from, through, at, bytes, has_bulk });
         self.flight.borrow_mut().push_back(parcel);
         let me = self.clone();
         core.at(Instant(at), move || me.arrive());
     }
-    /// When something sent now arrives: through both NICs, after the latency and what it takes to get through, and
-    /// behind everything sent before it.
-    fn arrival(&self, core: &Core, bytes: u64) -> u64 {
+    /// What is there by now is not under way.
+    fn pass(&self, now: u64) {
+        let mut under_way = self.under_way.borrow_mut();
+        while under_way.front().is_some_and(|u| u.at <= now) {
+            let bytes = under_way.pop_front().map_or(0, |u| u.bytes);
+            self.arrived_bytes.set(self.arrived_bytes.get() + bytes);
+        }
+    }
+    /// How far it is: bytes move while they go through the NIC, and none over a cut or from a host without power.
+    pub fn progress(&self) -> Progress {
+        let Some(core) = self.core.upgrade() else { return Progress::default() };
+        if self.broken.get() || self.owed.get() > 0 || self.is_cut(&core) || !self.from.host.up.get() {
+            return self.told.get();
+        }
+        let now = core.now().0;
+        self.pass(now);
+        let mut progress = Progress { bytes: self.arrived_bytes.get(), ..Progress::default() };
+        for u in self.under_way.borrow().iter() {
+            let (passed, takes) = (now.min(u.through).saturating_sub(u.from), u.through.saturating_sub(u.from).max(1));
+            let through = (u128::from(u.bytes) * u128::from(passed.min(takes)) / u128::from(takes)) as u64;
+            progress.bytes += through;
+            progress.waiting_bytes += u.bytes - through;
+            progress.is_amid_bulk |= u.has_bulk && u.from <= now;
+        }
+        self.told.set(progress);
+        progress
+    }
+    /// When something sent now goes through the NIC, from and to, and when it arrives: through both NICs, after the latency and what
+    /// it takes to get through, and behind everything sent before it.
+    fn arrival(&self, core: &Core, bytes: u64) -> (u64, u64, u64) {
         let c = &core.config;
         let now = core.now().0;
         let takes = |rate: u64| (u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1))) as u64;
@@ -154,6 +209,7 @@ impl Lane {
             out = out.max(core.net.switch_free.get() + takes(c.switch_bytes_per_s));
             core.net.switch_free.set(out);
         }
+        let through = out;
         let mut at = out + core.between(c.latency_min.as_nanos() as u64, c.latency_max.as_nanos() as u64);
         let mut pause = RETRANSMIT_NS;
         while core.chance(c.loss) {
@@ -164,7 +220,7 @@ impl Lane {
         at = at.max(self.to.host.nic_in.get() + wire_ns).max(self.last.get() + 1);
         self.to.host.nic_in.set(at);
         self.last.set(at);
-        at
+        (through.saturating_sub(wire_ns), through, at)
     }
     fn is_cut(&self, core: &Core) -> bool {
         !self.to.host.up.get() || core.net.is_cut(self.from.host.index, self.to.host.index)

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use frames::Bulk;
 use rt::sync::Queue;
-use rt::{BodyLen, Connection, Head, Listener, LocalFuture, Nid, Sink, Source};
+use rt::{BodyLen, Connection, Head, Listener, LocalFuture, Moved, Nid, Sink, Source};
 
 use crate::net::Lane;
 
@@ -31,6 +31,15 @@ impl Sink for OutEnd {
     fn is_open_to_the_way(&self) -> bool {
         // Nobody is there but the faults that a seed draws.
         false
+    }
+    fn moved(&self) -> Moved {
+        let (out, back) = (self.out.progress(), self.back.progress());
+        Moved {
+            in_bytes: back.bytes,
+            out_bytes: out.bytes,
+            waiting_bytes: out.waiting_bytes,
+            is_amid_bulk: back.is_amid_bulk,
+        }
     }
     fn close(&self) {
         self.out.end();

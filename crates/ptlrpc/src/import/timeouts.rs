@@ -3,7 +3,8 @@
 //! Two things are measured over a window of time: how long requests take, and how long a ping takes, which no queue of the server
 //! holds up. Every request says how long its client will wait; a server that needs longer says so before (an early reply).
 //! A server is dead when it leaves a ping without an answer, and an overdue request that it says nothing of is sent again over
-//! a new connection.
+//! a new connection. While bytes move, what is behind them is not waited for: a ping behind bulk that goes out, an answer behind bulk
+//! that comes in. A link may need minutes for one message.
 //! Source: Lustre's adaptive timeouts; parameters keep its names. Differs: a ping is not queued, so a busy server is told from
 //! a dead one by it, and early replies are for requests only.
 use std::cell::Cell;
@@ -75,6 +76,8 @@ pub(super) struct Measured {
     ping: Cell<Estimate>,
     /// When the ping was sent whose answer, or anything else, has not come yet.
     asked: Cell<Option<Instant>>,
+    /// When it was looked how far the connection is, as which of all connections, and how far it was.
+    looked: Cell<(Instant, u64, rt::Moved)>,
     early_replies: Cell<u64>,
 }
 
@@ -139,6 +142,7 @@ impl Import {
             self.measured.asked.set(None);
             return None;
         }
+        self.note_moving();
         let (now, at) = (self.rt.now(), self.timeouts.get());
         let mut overdue = None;
         let mut waiting = false;
@@ -151,22 +155,44 @@ impl Import {
                 overdue = Some((p.header.op, now.since(p.sent)));
             }
         }
+        // Servers evict whom they do not hear of, also while it is they who take their time, or their answers.
+        let said = now.since(self.spoken.get()) < self.config.ping_interval;
         if let Some(asked) = self.measured.asked.get() {
             let patience = (self.measured.ping.get().get() * 2 + at.min / 4).clamp(at.min / 2, at.max.max(at.min / 2));
             let silent = now.since(asked);
+            if silent < patience && !said {
+                self.send_ping();
+            }
             return (silent >= patience).then(|| format!("no answer to a ping for {silent:?}"));
         }
         if let Some((op, since)) = overdue {
             return Some(format!("{op:?} is overdue after {since:?}, and the server did not ask for more time"));
         }
         let ask_after = if waiting { at.min / 2 } else { self.config.ping_interval };
-        // Servers evict whom they do not hear of, also while it is they who take their time.
-        let said = now.since(self.spoken.get()) < self.config.ping_interval;
         if now.since(self.heard.get()) >= ask_after || !said {
             self.measured.asked.set(Some(now));
             self.send_ping();
         }
         None
+    }
+    /// The time since the last look counts for nothing that is waited for when bytes moved on which it may wait. A request that is
+    /// waited for longer than `at_max` waits for something else.
+    fn note_moving(&self) {
+        let Some(sink) = self.sink.borrow().clone() else { return };
+        let (now, connection, moved) = (self.rt.now(), self.connects.get(), sink.moved());
+        let (looked, of, before) = self.measured.looked.replace((now, connection, moved));
+        let comes = moved.is_amid_bulk && moved.in_bytes > before.in_bytes;
+        let goes = moved.waiting_bytes > 0 && moved.out_bytes > before.out_bytes;
+        if of != connection || !(comes || goes) {
+            return;
+        }
+        let (since, at_max) = (|t: Instant| now.since(t.max(looked)), self.timeouts.get().max);
+        if let Some(asked) = self.measured.asked.get() {
+            self.measured.asked.set(Some(asked + since(asked)));
+        }
+        for p in self.pending.borrow_mut().values_mut().filter(|p| now.since(p.sent) < at_max) {
+            p.deadline = p.deadline + since(p.sent);
+        }
     }
     fn looks_every(&self) -> Duration {
         (self.timeouts.get().min / 4).min(self.config.ping_interval / 2).max(Duration::from_millis(10))

@@ -21,7 +21,7 @@ use super::timer::Timers;
 use super::tls::{self, Secret};
 use crate::sync::{Event, race};
 use crate::{
-    BINDING_BYTES, BodyLen, Connection, Digest, HEAD_BYTES, Head, Listener, LocalFuture, Nid, Seal, Sink, Source,
+    BINDING_BYTES, BodyLen, Connection, Digest, HEAD_BYTES, Head, Listener, LocalFuture, Moved, Nid, Seal, Sink, Source,
 };
 
 /// Bytes gathered into one send at most, bulk included.
@@ -79,9 +79,12 @@ impl Parted {
     pub(super) fn open(self, timers: Rc<Timers>) -> io::Result<Connection> {
         let (fd, encryption) = (self.inbox.borrow().fd.clone(), self.inbox.borrow().encryption.clone());
         compio::runtime::Runtime::with_current(|r| r.attach(std::os::fd::AsRawFd::as_raw_fd(&*fd)))?;
+        let amid_bulk = Rc::new(Cell::new(false));
         let out = Rc::new(Outbox {
             fd,
             encryption,
+            amid_bulk: amid_bulk.clone(),
+            unsent_bytes: Cell::new(0),
             queue: RefCell::default(),
             more: Event::new(),
             closed: Cell::new(false),
@@ -93,9 +96,31 @@ impl Parted {
         compio::runtime::spawn(async move { writer.run().await }).detach();
         Ok(Connection {
             sink: Rc::new(TcpSink(out)),
-            source: Box::new(TcpSource { inbox: Rc::new(self.inbox), timers }),
+            source: Box::new(TcpSource { inbox: Rc::new(self.inbox), amid_bulk, timers }),
         })
     }
+}
+
+/// Where the kernel's `struct tcp_info` has the bytes that the peer acknowledged, and behind them those that came.
+const BYTES_ACKED_AT: usize = 120;
+
+/// Bytes that came, that the peer's host has acknowledged, and that wait in the kernel for that.
+fn counted(fd: &OwnedFd) -> (u64, u64, u64) {
+    let raw = std::os::fd::AsRawFd::as_raw_fd(fd);
+    let mut info = [0u8; 256];
+    let mut len = info.len() as libc::socklen_t;
+    let mut waiting: libc::c_int = 0;
+    // SAFETY: the descriptor is open as long as `fd` lives; the kernel writes at most `len` bytes, and one integer.
+    let done = unsafe {
+        libc::ioctl(raw, libc::TIOCOUTQ, &raw mut waiting);
+        libc::getsockopt(raw, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len)
+    };
+    let count = |at: usize| {
+        let there = done == 0 && at + 8 <= len as usize;
+        let bytes = info[at..].first_chunk::<8>().filter(|_| there);
+        bytes.map_or(0, |b| u64::from_ne_bytes(*b))
+    };
+    (count(BYTES_ACKED_AT + 8), count(BYTES_ACKED_AT), u64::try_from(waiting).unwrap_or(0))
 }
 
 fn shut_down(fd: &OwnedFd) {
@@ -194,6 +219,10 @@ type Encryption = Arc<OnceLock<Secret>>;
 struct Outbox {
     fd: Arc<OwnedFd>,
     encryption: Encryption,
+    /// Bulk is being received.
+    amid_bulk: Rc<Cell<bool>>,
+    /// Bytes of messages that were not handed to the kernel as a whole.
+    unsent_bytes: Cell<usize>,
     queue: RefCell<VecDeque<Outgoing>>,
     more: Event,
     closed: Cell<bool>,
@@ -252,17 +281,21 @@ impl Outbox {
     }
     async fn send(&self, batch: Vec<Outgoing>) -> io::Result<()> {
         let bulk = batch.iter().map(|m| m.bulk.len()).sum();
+        let bytes: usize = batch.iter().map(Outgoing::bytes).sum();
         let (fd, encryption) = (self.fd.clone(), self.encryption.clone());
-        match movers_for(bulk) {
+        let sent = match movers_for(bulk) {
             // One batch at a time: the order is kept.
             Some(movers) => movers.run(lane_of(&fd), move || send_batch(fd, encryption, batch)).await,
             None => send_batch(fd, encryption, batch).await,
-        }
+        };
+        self.unsent_bytes.set(self.unsent_bytes.get().saturating_sub(bytes));
+        sent
     }
     fn shutdown(&self) {
         self.closed.set(true);
         self.queue.borrow_mut().clear();
         self.waiting_bytes.set(0);
+        self.unsent_bytes.set(0);
         self.more.notify();
         shut_down(&self.fd);
     }
@@ -356,6 +389,11 @@ impl Sink for TcpSink {
     fn backlog_bytes(&self) -> usize {
         self.0.waiting_bytes.get()
     }
+    fn moved(&self) -> Moved {
+        let (in_bytes, out_bytes, in_kernel) = counted(&self.0.fd);
+        let waiting_bytes = self.0.unsent_bytes.get() as u64 + in_kernel;
+        Moved { in_bytes, out_bytes, waiting_bytes, is_amid_bulk: self.0.amid_bulk.get() }
+    }
     fn peer(&self) -> String {
         self.0.peer.clone()
     }
@@ -375,6 +413,7 @@ impl TcpSink {
         let mut message = Outgoing { head, body, bulk, seal, due: None };
         message.due = card().map(|c| c.send(self.0.timers.now(), message.bytes()));
         self.0.waiting_bytes.set(self.0.waiting_bytes.get() + message.front_bytes());
+        self.0.unsent_bytes.set(self.0.unsent_bytes.get() + message.bytes());
         self.0.queue.borrow_mut().push_back(message);
         self.0.more.notify();
     }
@@ -432,7 +471,23 @@ impl Inbox {
 
 struct TcpSource {
     inbox: Rc<RefCell<Inbox>>,
+    /// Bulk is being received.
+    amid_bulk: Rc<Cell<bool>>,
     timers: Rc<Timers>,
+}
+
+/// As long as it lives, bulk is being received.
+struct Amid(Rc<Cell<bool>>);
+impl Amid {
+    fn new(flag: &Rc<Cell<bool>>) -> Amid {
+        flag.set(true);
+        Amid(flag.clone())
+    }
+}
+impl Drop for Amid {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
 }
 
 /// Waits for the emulated network card, if there is one, to have brought `bytes`.
@@ -556,8 +611,10 @@ impl TcpSource {
         digest: Option<Digest>,
     ) -> LocalFuture<io::Result<(Bulk, Option<u32>)>> {
         let (inbox, timers, landing) = (self.inbox.clone(), self.timers.clone(), land(len));
+        let amid_bulk = self.amid_bulk.clone();
         Box::pin(async move {
             let mut bulk = landing.await;
+            let _amid = Amid::new(&amid_bulk);
             let done = {
                 let mut i = inbox.borrow_mut();
                 let n = len.min(i.end - i.at);
