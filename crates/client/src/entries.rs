@@ -149,9 +149,11 @@ impl Client {
         if crate::advise::is_advice(name) {
             return self.get_advice(cred, &self.meta.inode(fid), name).await;
         }
-        if let Some(inode) = self.meta.known_inode(fid)
-            && inode.attr_valid()
-        {
+        let known = self.meta.known_inode(fid);
+        if let Some(inode) = known.as_ref().filter(|_| is_acl(name)) {
+            inode.front.asks_for_acl();
+        }
+        if let Some(inode) = known.filter(|i| i.attr_valid()) {
             let flags = inode.attr().flags;
             let acl = name == b"system.posix_acl_access";
             if acl && flags & AttrFlags::HAS_ACL == 0 || !acl && is_plain(name) && flags & AttrFlags::HAS_XATTRS == 0 {
@@ -159,8 +161,12 @@ impl Client {
             }
         }
         let request = XattrRequest { cred: cred.clone(), fid, name: name.into() };
-        let reply: BytesReply = self.meta.mdt_call(Op::MdtGetxattr, &request).await?.decode()?;
-        Ok(reply.value.0)
+        let told = self.meta.mdt_call(Op::MdtGetxattr, &request).await.and_then(|r| r.decode::<BytesReply>());
+        if is_acl(name) && !self.common.holds(fid, LockBits::PERM) {
+            // Nobody would tell the kernel that it is old. What it was told to forget while it asked it does not keep.
+            self.common.kernel.attributes_changed(fid).await;
+        }
+        Ok(told?.value.0)
     }
     /// Sets (or with `None` removes) an xattr.
     ///
@@ -204,6 +210,11 @@ impl Client {
         self.common.kernel.cache().drop_attributes(inode.fid).await;
         Ok(())
     }
+}
+
+/// Whether it is one that a kernel keeps.
+fn is_acl(name: &[u8]) -> bool {
+    name.starts_with(b"system.posix_acl_")
 }
 
 fn is_plain(name: &[u8]) -> bool {

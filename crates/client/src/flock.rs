@@ -309,8 +309,7 @@ impl Flocks {
         wait: bool,
         interrupted: impl Future<Output = ()> + 'static,
     ) -> Result<(), FsError> {
-        let kind = if call.whole { FlockKind::Flock } else { FlockKind::Posix };
-        let had_some = self.holds(call.fid, kind, call.owner);
+        let had_some = self.holds_some(&call);
         // It goes when the caller does, and is the last to go.
         let (_here, caller_gone) = oneshot::<()>();
         let (me, undoer, alone) = (self.clone(), self.clone(), self.sessions.alone());
@@ -324,6 +323,12 @@ impl Flocks {
             }
         };
         goes_on_or(alone, locked, undo).await
+    }
+    /// Whether the owner of a call holds anything in its file, as far as this client knows: perhaps for others who share it with the caller.
+    #[must_use]
+    pub fn holds_some(&self, call: &LockCall) -> bool {
+        let kind = if call.whole { FlockKind::Flock } else { FlockKind::Posix };
+        self.holds(call.fid, kind, call.owner)
     }
     fn holds(&self, fid: Fid, kind: FlockKind, owner: u64) -> bool {
         self.mirror.borrow().as_ref().is_some_and(|m| m.holds(fid, kind, owner))

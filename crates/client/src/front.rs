@@ -56,6 +56,10 @@ pub struct Front {
     pub(crate) told_nothing_since: Cell<Option<u64>>,
     /// An answer was made with attributes to believe, since it was told last to believe none.
     believes: Cell<bool>,
+    /// It was told an ACL, or that there is none, since then: it keeps that without a limit of time.
+    knows_acl: Cell<bool>,
+    /// How often names of the directory changed that it was not told of.
+    names_missed: Cell<u64>,
     /// It may keep a listing.
     listing: Cell<bool>,
     /// How often the lock on the directory's names went.
@@ -213,6 +217,8 @@ impl Front {
             drop_begins: Event::new(),
             told_nothing_since: Cell::new(None),
             believes: Cell::new(false),
+            knows_acl: Cell::new(false),
+            names_missed: Cell::new(0),
             listing: Cell::new(false),
             names_lost: Cell::new(0),
             listed_under: Cell::new(None),
@@ -355,6 +361,20 @@ impl Front {
         self.listing.replace(false)
     }
 
+    /// How often names of the directory changed by the hand of programs that were killed: an answer from before says nothing of them.
+    pub(crate) fn names_missed(&self) -> u64 {
+        self.names_missed.get()
+    }
+    /// Names of the directory changed, and the kernel was told that nothing did; `true` when it may keep a listing.
+    pub(crate) fn misses_names(&self) -> bool {
+        self.names_missed.set(self.names_missed.get() + 1);
+        self.loses_names()
+    }
+
+    /// It asks for an ACL.
+    pub(crate) fn asks_for_acl(&self) {
+        self.knows_acl.set(true);
+    }
     /// It is told attributes that it may believe.
     pub(crate) fn believes(&self) {
         self.believes.set(true);
@@ -391,11 +411,19 @@ impl Front {
         out.push(Extent::from(at));
         out
     }
-    /// The kernel is to believe the attributes of an inode no longer, for their lock goes.
-    pub(crate) async fn stop_believing(&self) {
-        if !self.is_remembered() || !self.stops_believing() || types::planted!("attributes-kept") {
+    /// The kernel is to believe the attributes of an inode no longer, for their lock goes; `permissions`: what it knows of its ACL
+    /// neither, which it keeps whatever attributes it believes.
+    pub(crate) async fn stop_believing(&self, permissions: bool) {
+        if !self.is_remembered() || types::planted!("attributes-kept") {
             return;
         }
+        let acl = permissions && self.knows_acl.replace(false);
+        if self.stops_believing() || acl {
+            self.forget_attributes().await;
+        }
+    }
+    /// The kernel forgets the attributes of the inode, if it has it.
+    pub(crate) async fn forget_attributes(&self) {
         let mut pause = if types::planted!("not-there-yet") { NOT_THERE_MAX } else { NOT_THERE_PAUSE };
         // An inode that a kernel was told in an answer is there only when whoever asked goes on; then it would be believed for good. One
         // that it has given up is counted out before long.

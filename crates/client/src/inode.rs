@@ -126,7 +126,7 @@ pub struct Inode {
     pub(crate) ours_alone: Cell<bool>,
     striping: RefCell<Option<Rc<Striping>>>,
     /// Names known to lead here: (parent, name).
-    pub(crate) names: RefCell<Vec<(Fid, Vec<u8>)>>,
+    pub(crate) names: RefCell<HashSet<(Fid, Vec<u8>), FxBuildHasher>>,
     /// Writes under way; told when none is.
     writes: Cell<u32>,
     unwritten: Event,

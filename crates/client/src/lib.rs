@@ -76,6 +76,7 @@ pub use jobs::{JobRule, Jobs};
 pub use kernel::{Kernel, KernelCache, NoKernel};
 pub use losses::Losses;
 pub use meta::Meta;
+pub use meta::missed::Missed;
 pub use meta::names::{NAME_BYTES_MAX, NewNode};
 pub use metrics::{METRICS, NUMBERS, OSC_NUMBERS};
 pub use offsets::Offsets;

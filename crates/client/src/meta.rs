@@ -5,6 +5,7 @@ mod ends;
 pub(crate) mod layouts;
 mod listing;
 mod lost_changes;
+pub(crate) mod missed;
 pub(crate) mod names;
 mod opens;
 mod orphans;
@@ -135,7 +136,7 @@ impl Meta {
     /// Gives unused locks back with what they cover, and forgets names.
     pub(crate) async fn drop_caches(&self) {
         self.common.locks.drain().await;
-        self.dentries.borrow_mut().clear();
+        self.forget_all_names();
     }
     /// Gives old locks back and forgets what nothing needs.
     pub(crate) fn keep_house(self: &Rc<Self>) {
@@ -191,11 +192,15 @@ impl Meta {
     }
     pub(crate) fn forget_names(&self, inode: &Inode) {
         let mut dentries = self.dentries.borrow_mut();
-        for name in inode.names.borrow_mut().drain(..) {
+        for name in inode.names.borrow_mut().drain() {
             if dentries.get(&name) == Some(&inode.fid) {
                 dentries.remove(&name);
             }
         }
+    }
+    pub(crate) fn forget_all_names(&self) {
+        self.dentries.borrow_mut().clear();
+        self.inodes.borrow().values().for_each(|i| i.names.borrow_mut().clear());
     }
     pub(crate) async fn mdt_call<T: Encode>(&self, op: Op, request: &T) -> Result<Reply, FsError> {
         self.mdt_call_as(CallOptions::default(), op, request).await
@@ -330,7 +335,12 @@ impl Meta {
     /// An inode changed by an operation on its name; with its new attributes when they were told. The kernel that asked
     /// for the operation knows of the change.
     pub(crate) fn changed_behind(&self, inode: &Inode, change: Change, told: &Attr) {
-        if told.fid == inode.fid { inode.take_change(change, told) } else { inode.changed_unseen() }
+        if told.fid == inode.fid {
+            inode.take_change(change, told)
+        } else {
+            inode.changed_unseen()
+        }
+        self.may_be_missed(inode);
     }
 }
 

@@ -96,7 +96,7 @@ impl Client {
             ..OpenRequest::default()
         };
         // What its directory gives to new files counts for what the wish leaves open.
-        let dir = from.inode.names.borrow().first().map_or(Fid::ROOT, |(dir, _)| *dir);
+        let dir = from.inode.names.borrow().iter().next().map_or(Fid::ROOT, |(dir, _)| *dir);
         let (me, here, root) = (self.clone(), nameless(dir), nameless(Fid::ROOT));
         let made = async move {
             let made = match me.meta.open_with(here).await {

@@ -40,7 +40,7 @@ impl Meta {
         let entries_max = if plus { u64::from(bytes_max) / ENTRY_BYTES_MIN } else { 0 };
         let (entry_cookie, _reserved_too) = if plus { self.common.locks.reserve(entries_max) } else { (0, None) };
         let request = ReaddirRequest { cred: cred.clone(), fid, cookie, bytes_max, plus, lock_cookie, entry_cookie };
-        let sent = self.common.clock.next();
+        let (sent, missed) = (self.common.clock.next(), self.names_missed(fid));
         let answer = self.mdt_call(Op::MdtReaddir, &request).await.and_then(|r| r.decode::<ReaddirReply>());
         let lock = answer.as_ref().ok().and_then(|r| r.lock.clone());
         self.common.locks.adopt(lock_cookie, lock.as_ref());
@@ -55,7 +55,9 @@ impl Meta {
             if let Some(attr) = e.attr.as_ref().filter(|_| whole) {
                 let inode = self.inode(e.fid);
                 inode.take_answer(sent, attr);
-                self.learn_name(fid, &e.name, &inode);
+                if missed == self.names_missed(fid) {
+                    self.learn_name(fid, &e.name, &inode);
+                }
             }
         }
         if !plus && answer.is_ok() {

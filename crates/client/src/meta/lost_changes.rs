@@ -77,8 +77,7 @@ impl Meta {
         let Some(change) = Change::of(op, request) else { return };
         self.losses.note_change(change.text());
         for (dir, name) in &change.names {
-            let child = self.dentries.borrow_mut().remove(&(*dir, name.to_vec()));
-            if let Some(child) = child.and_then(|c| self.known_inode(c)) {
+            if let Some(child) = self.unlearn_name(*dir, name).and_then(|c| self.known_inode(c)) {
                 self.distrust(&child);
             }
             self.losses.owe(*dir);

@@ -86,7 +86,7 @@ impl Meta {
             lock_cookie: cookie,
             parent_cookie,
         };
-        let sent = self.common.clock.next();
+        let (sent, missed) = (self.common.clock.next(), self.names_missed(parent));
         let answer: Result<EntryReply, FsError> = match self.mdt_call(Op::MdtLookup, &request).await {
             Ok(r) => r.decode(),
             Err(e) => Err(e),
@@ -103,14 +103,17 @@ impl Meta {
             }
         };
         let Some(inode) = self.take_entry(&reply, cookie, parent_cookie, Told::Asked(sent)).await? else {
-            let cached = self.common.holds(parent, LockBits::UPDATE);
+            let cached = self.common.holds(parent, LockBits::UPDATE) && missed == self.names_missed(parent);
             if cached {
+                self.unlearn_name(parent, name);
                 self.dentries.borrow_mut().insert((parent, name.to_vec()), Fid::ZERO);
                 self.name_came();
             }
             return Ok(Err(Missing { is_certain: cached }));
         };
-        self.learn_name(parent, name, &inode);
+        if missed == self.names_missed(parent) {
+            self.learn_name(parent, name, &inode);
+        }
         self.fetch_overlapped(cred, &inode).await?;
         Ok(Ok(Found { inode, _naming: None }))
     }
@@ -178,7 +181,7 @@ impl Meta {
             lock_cookie: cookie,
             fid: Fid::ZERO,
         };
-        let sent = self.common.clock.next();
+        let (sent, missed) = (self.common.clock.next(), self.names_missed(parent));
         let answer = self.mdt_call(Op::MdtCreate, &request).await;
         let answer = answer.and_then(|r| Ok((r.header.transno, r.decode::<EntryReply>()?)));
         let (transno, reply) = match answer {
@@ -200,7 +203,9 @@ impl Meta {
         if node.kind == NodeKind::Directory {
             inode.starts_empty();
         }
-        self.learn_name(parent, name, &inode);
+        if missed == self.names_missed(parent) {
+            self.learn_name(parent, name, &inode);
+        }
         Ok(inode)
     }
 
@@ -217,12 +222,15 @@ impl Meta {
     ) -> Result<Rc<Inode>, FsError> {
         check_name(name)?;
         let request = LinkRequest { cred: cred.clone(), fid, parent, name: name.into() };
+        let missed = self.names_missed(parent);
         let (change, reply) = self.change_names(Op::MdtLink, &request).await?;
         self.unlearn_name(parent, name);
         self.name_added(parent, name);
         self.take_parent(parent, change, &reply);
         let inode = self.take_entry(&reply, 0, 0, Told::Changed(change)).await?.ok_or(FsError::Protocol)?;
-        self.learn_name(parent, name, &inode);
+        if missed == self.names_missed(parent) {
+            self.learn_name(parent, name, &inode);
+        }
         self.fetch_overlapped(cred, &inode).await?;
         Ok(inode)
     }
@@ -233,7 +241,8 @@ impl Meta {
             let key = (parent, name.to_vec());
             let known = self.dentries.borrow_mut().insert(key.clone(), inode.fid);
             if known != Some(inode.fid) {
-                inode.names.borrow_mut().push(key);
+                self.leads_no_longer(known, &key);
+                inode.names.borrow_mut().insert(key);
                 self.name_came();
             }
         }
@@ -259,8 +268,17 @@ impl Meta {
             if lost == Some(p.front.names_lost()) { p.child_removed(name) } else { p.forget_children() }
         }
     }
-    fn unlearn_name(&self, parent: Fid, name: &[u8]) {
-        self.dentries.borrow_mut().remove(&(parent, name.to_vec()));
+    /// A name is not known any more; what it was known to stand for.
+    pub(super) fn unlearn_name(&self, parent: Fid, name: &[u8]) -> Option<Fid> {
+        let key = (parent, name.to_vec());
+        let child = self.dentries.borrow_mut().remove(&key);
+        self.leads_no_longer(child, &key);
+        child
+    }
+    fn leads_no_longer(&self, child: Option<Fid>, name: &(Fid, Vec<u8>)) {
+        if let Some(inode) = child.and_then(|c| self.known_inode(c)) {
+            inode.names.borrow_mut().remove(name);
+        }
     }
     /// The parent changed by our own hand and the answer did not tell its new attributes.
     fn touch_parent(&self, parent: Fid, told: &Attr) {
@@ -345,6 +363,7 @@ impl Meta {
         let request =
             RenameRequest { cred, from: from.0, from_name: from.1.into(), to: to.0, to_name: to.1.into(), flags };
         let lost = self.names_lost(from.0);
+        let missed = [from.0, to.0].map(|dir| self.names_missed(dir));
         let (change, reply) = self.change_names(Op::MdtRename, &request).await?;
         // Where both names stand for the inode that was moved, either both did before and stay, or somebody of this client asked
         // before this answer came what the new name stands for: who asks next finds out.
@@ -376,7 +395,9 @@ impl Meta {
             if let Some(replaced) = second.filter(|i| i.fid != reply.attr.fid) {
                 self.may_be_unnamed(&replaced);
             }
-        } else if let (Some(first), Some(second)) = (first, second) {
+        } else if let (Some(first), Some(second)) = (first, second)
+            && missed == [from.0, to.0].map(|dir| self.names_missed(dir))
+        {
             self.learn_name(from.0, from.1, &second);
             self.learn_name(to.0, to.1, &first);
         }
@@ -399,6 +420,7 @@ impl Meta {
         for inode in self.inodes.borrow().values() {
             if inode.opens.get() > 0 || inode.has_other_names() {
                 inode.changed_unseen();
+                self.may_be_missed(inode);
             }
         }
     }

@@ -12,6 +12,17 @@ use crate::ending::Ending;
 use crate::inode::Inode;
 use crate::open_file::{O_ACCMODE, O_CREAT, O_EXCL, O_TRUNC, OpenFile};
 
+/// An open whose answer is being taken in. The metadata server has it open: dropped before anybody has the file, it ends.
+struct Opening<'a> {
+    meta: &'a Rc<Meta>,
+    file: Option<Rc<OpenFile>>,
+}
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.file.take().into_iter().for_each(|file| self.meta.end_unused(file));
+    }
+}
+
 impl Meta {
     /// Opens an inode, as it is.
     ///
@@ -62,23 +73,23 @@ impl Meta {
         }
         let changed = reply.created || request.flags & (O_ACCMODE | O_TRUNC) != 0;
         let told = if changed { Told::Changed(Change { sent, transno }) } else { Told::Asked(sent) };
+        let fid = reply.entry.attr.fid;
+        if fid.is_zero() {
+            self.common.locks.adopt(cookie, reply.entry.lock.as_ref());
+            return Err(FsError::Protocol);
+        }
+        // From here on a restarted server is told of it, however long it takes to take the answer in.
+        let file = self.opened(&self.inode(fid), &request, reply.handle.0, reply.handle, transno);
+        let mut opening = Opening { meta: self, file: Some(file) };
         let taken = self.take_entry(&reply.entry, cookie, 0, told).await;
         if reply.created {
             self.made_by_open(&request, reply.entry.parent.fid);
         }
-        let refused = match taken {
-            Ok(Some(inode)) => {
-                inode.ours_alone.set(reply.created && self.common.holds(inode.fid, LockBits::UPDATE));
-                let file = self.opened(&inode, &request, reply.handle.0, reply.handle, transno);
-                return Ok((file, reply.created));
-            }
-            Ok(None) => return Err(FsError::Protocol),
-            Err(e) => e,
-        };
-        // Nobody can use what lies on targets that this client cannot name; the metadata server has it open all the same.
-        let file = self.opened(&self.inode(reply.entry.attr.fid), &request, reply.handle.0, reply.handle, transno);
-        self.end_unused(file);
-        Err(refused)
+        // Nobody can use what lies on targets that this client cannot name.
+        taken?;
+        let file = opening.file.take().expect("it is taken here only");
+        file.inode.ours_alone.set(reply.created && self.common.holds(fid, LockBits::UPDATE));
+        Ok((file, reply.created))
     }
 
     /// An open has made a name: what was known of its directory, whose attributes came along if it is `told`.
@@ -88,7 +99,7 @@ impl Meta {
         }
         self.name_added(request.parent, &request.name);
         // A negative entry may be known for this name.
-        self.dentries.borrow_mut().remove(&(request.parent, request.name.0.clone()));
+        self.unlearn_name(request.parent, &request.name);
     }
 
     /// An open that the metadata server has and that nobody here gets ends there. It has nothing to tell.

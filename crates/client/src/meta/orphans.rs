@@ -31,6 +31,11 @@ impl Meta {
     /// still open it; when none knows it any more, the lock goes.
     pub(crate) fn may_be_unnamed(self: &Rc<Self>, inode: &Inode) {
         inode.unnamed.set(true);
+        if self.sessions.alone().count() > 0 && inode.is_known_outside() {
+            // Perhaps nobody told the kernel, which then has no reason to forget it.
+            self.unnamed.borrow_mut().insert(inode.fid);
+            self.common.kernel.cache().let_go(&[inode.fid]);
+        }
         self.let_go(inode);
     }
     pub(crate) fn let_go(self: &Rc<Self>, inode: &Inode) {

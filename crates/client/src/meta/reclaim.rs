@@ -53,8 +53,7 @@ impl Meta {
         self.dentries.borrow_mut().retain(|_, child| !child.is_zero());
         // Names of inodes with many.
         if self.dentries.borrow().len() > max - max / 4 {
-            self.dentries.borrow_mut().clear();
-            self.inodes.borrow().values().for_each(|i| i.names.borrow_mut().clear());
+            self.forget_all_names();
         }
     }
 

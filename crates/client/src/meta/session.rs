@@ -36,7 +36,7 @@ impl LockOwner for Meta {
             }
             if gone & (LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM) != 0 {
                 inode.outdate();
-                inode.front.stop_believing().await;
+                inode.front.stop_believing(gone & LockBits::PERM != 0).await;
             }
             let mut names = false;
             if gone & LockBits::LOOKUP != 0 {
@@ -144,7 +144,7 @@ impl Callbacks for Meta {
         tracing::error!("evicted by the metadata server: locks and open handles are lost");
         self.forget_handles();
         self.inodes.borrow().values().for_each(|i| i.forget_transactions());
-        self.dentries.borrow_mut().clear();
+        self.forget_all_names();
         self.common.locks.on_evicted();
         self.flocks.lost();
         self.tell_lost_changes();

@@ -42,6 +42,30 @@ fn a_name_is_believed_as_long_as_a_lock_covers_it() {
 }
 
 #[test]
+fn names_that_come_and_go_leave_nothing_at_their_inodes() {
+    let world = simworld::TestWorld::new(1, 16 << 20);
+    let rt = world.rt();
+    world.run(async move {
+        let parts = Parts::new(&rt, 0);
+        let (one, other) = (known_file(&parts, 2), known_file(&parts, 3));
+        assert_eq!((one.names.borrow().len(), other.names.borrow().len()), (0, 1), "the name went over to the other");
+        parts.meta.learn_name(fid(1), b"other", &one);
+        for i in 0..10_000 {
+            assert!(
+                parts.meta.unlearn_name(fid(1), b"name").is_some()
+                    && parts.meta.unlearn_name(fid(1), b"other").is_some()
+            );
+            let (first, second) = if i % 2 == 0 { (&one, &other) } else { (&other, &one) };
+            parts.meta.learn_name(fid(1), b"name", first);
+            parts.meta.learn_name(fid(1), b"other", second);
+        }
+        assert_eq!((one.names.borrow().len(), other.names.borrow().len(), parts.meta.remembered()[1]), (1, 1, 2));
+        parts.meta.forget_all_names();
+        assert_eq!((one.names.borrow().len(), other.names.borrow().len(), parts.meta.remembered()[1]), (0, 0, 0));
+    });
+}
+
+#[test]
 fn an_answer_whose_lock_covers_no_attributes_tells_nothing_over_those_under_a_lock() {
     use wire::lock::{EnqueueReply, Kind, LockSpec, Mode};
     let world = simworld::TestWorld::new(1, 16 << 20);

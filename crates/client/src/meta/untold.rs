@@ -15,6 +15,7 @@ use wire::mdt::{Attr, AttrFlags, Close, CloseRequest, Cred, LockBits, OpenReply,
 
 use super::{ATTR_BITS, Meta};
 use crate::goes_on::goes_on;
+use crate::inode::Inode;
 use crate::open_file::{O_ACCMODE, O_CREAT, O_EXCL, O_NOATIME, O_TRUNC, OpenFile};
 
 /// Set by the kernel when a program is executed.
@@ -40,6 +41,15 @@ fn permits(attr: &Attr, cred: &Cred, want: u32) -> bool {
 }
 
 impl Meta {
+    /// Whether locks at hand say that the caller may list a directory; the server is not asked.
+    #[must_use]
+    pub fn may_list(&self, cred: &Cred, dir: &Inode) -> bool {
+        let attr = dir.attr();
+        dir.attr_valid()
+            && attr.flags & AttrFlags::HAS_ACL == 0
+            && !self.sessions.users_differ()
+            && permits(&attr, cred, 4)
+    }
     /// Opens a file for reading under the locks at hand; `None` when the server has to be asked.
     pub(crate) fn open_untold(self: &Rc<Self>, cred: &Cred, fid: Fid, flags: u32) -> Option<Rc<OpenFile>> {
         if flags & (O_ACCMODE | O_TRUNC | O_NOATIME | O_PATH) != 0 || self.sessions.users_differ() {
