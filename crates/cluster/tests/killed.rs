@@ -1,7 +1,8 @@
-//! Programs that wait for servers that are away: a SIGKILL ends them, whatever call they are in. And what a file handle
-//! leads to on a mount that never saw the file.
+//! Programs that wait for servers that are away: a SIGKILL ends them, whatever call they are in, and what they asked for is seen by
+//! everybody when it is done. And what descriptors and file handles lead to when others have changed what they were opened by.
 mod roles;
 
+use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -19,6 +20,8 @@ fn a_role_serves_in_a_process_of_its_own() {
 const LIMIT: Duration = Duration::from_secs(60);
 /// Long enough for what waits for nobody.
 const SOON: Duration = Duration::from_secs(5);
+/// Long enough for what is known on this machine; nothing depends on it but that a test can find what it looks for.
+const GLANCE: Duration = Duration::from_millis(500);
 
 /// A cluster of processes over TCP with two mounts.
 struct Cluster {
@@ -39,6 +42,28 @@ impl Cluster {
         words.extend(at.iter().map(|p| p.to_str().expect("a plain path")));
         let mounts = RoleProcess::start(&words);
         Cluster { mds: Some(mds), oss: Some(oss), at, _mounts: mounts, _world: world }
+    }
+
+    /// The metadata server is away while `work` goes on, and is there again then, as it was.
+    fn without_mds(&self, work: impl FnOnce()) {
+        let mds = self.mds.as_ref().expect("it runs").pid() as i32;
+        // SAFETY: our own child, not collected yet.
+        unsafe { libc::kill(mds, libc::SIGSTOP) };
+        let state = || std::fs::read_to_string(format!("/proc/{mds}/status")).unwrap_or_default();
+        until("the metadata server stands still", || state().contains("State:\tT"));
+        work();
+        // SAFETY: as above.
+        unsafe { libc::kill(mds, libc::SIGCONT) };
+    }
+
+    /// Runs `call` in a process of its own for as long as an answer may take that is known on this machine.
+    fn glances(&self, call: impl FnOnce() -> R) {
+        let child = spawn(call).expect("a process");
+        if !child.ended_within(GLANCE) {
+            // SAFETY: our own child, not collected yet.
+            unsafe { libc::kill(child.pid, libc::SIGKILL) };
+            assert!(child.ended_within(LIMIT), "not even SIGKILL ends it");
+        }
     }
 
     /// Runs `call` in a process of its own, which has to wait in the kernel for an answer, and kills it there.
@@ -194,6 +219,255 @@ fn whoever_waits_for_a_metadata_server_that_is_away_can_be_killed() {
         });
         c.is_killed_in("flock", || sys::flock(&f, libc::LOCK_EX).map(|_| ()).map_err(String::from));
         roles::abort(&c.at);
+    }
+}
+
+/// What a mount shows of an entry.
+#[derive(PartialEq, Eq, Debug)]
+struct Shown {
+    ino: u64,
+    mode: u32,
+    links: u64,
+    bytes: i64,
+    modified: (i64, i64),
+    content: Option<Vec<u8>>,
+}
+
+/// What a mount shows of names in a directory, each and in its listing.
+fn shown(dir: &Path, names: &[&str]) -> (Vec<Option<Shown>>, Vec<OsString>) {
+    let of = |name: &&str| {
+        let at = dir.join(name);
+        let s = sys::stat(&at).ok()?;
+        let content = if s.st_mode & libc::S_IFMT == libc::S_IFREG { sys::get(&at).ok() } else { None };
+        let (ino, mode, links, bytes) = (s.st_ino, s.st_mode, s.st_nlink as u64, s.st_size);
+        Some(Shown { ino, mode, links, bytes, modified: (s.st_mtime, s.st_mtime_nsec), content })
+    };
+    let mut listed: Vec<OsString> =
+        std::fs::read_dir(dir).expect("a directory").map(|e| e.expect("an entry").file_name()).collect();
+    listed.sort();
+    (names.iter().map(of).collect(), listed)
+}
+
+/// Waits until `done`.
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + LIMIT;
+    while !done() {
+        assert!(Instant::now() < end, "{what}: not so after {LIMIT:?}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_killed_programs_asked_for_is_seen_on_their_own_mount_once_it_is_done() {
+    if !can_mount() {
+        return;
+    }
+    const NAMES: [&str; 10] = [".", "made", "new", "gone", "its-other-name", "dir-gone", "moved", "at", "mode", "cut"];
+    for transport in transports() {
+        let c = Cluster::new(transport);
+        let (a, b) = (c.at[0].join("d"), c.at[1].join("d"));
+        sys::mkdir(&b, 0o755).expect("a directory");
+        sys::mkdir(&a.join("dir-gone"), 0o755).expect("a directory");
+        for name in ["gone", "moved", "at", "mode", "cut"] {
+            sys::put(&a.join(name), name.as_bytes()).expect("a file");
+        }
+        sys::link(&a.join("gone"), &a.join("its-other-name")).expect("another name");
+        // Both mounts and their kernels know everything: the one whose programs are killed last.
+        drop((shown(&b, &NAMES), shown(&a, &NAMES), shown(&a, &NAMES)));
+        let (before, listed) = shown(&a, &NAMES);
+        assert!(before[1].is_none() && listed.len() == 7, "{listed:?}");
+        c.without_mds(|| {
+            let text = String::from;
+            c.is_killed_in("mkdir", || sys::mkdir(&a.join("made"), 0o755).map(drop).map_err(text));
+            let create = || sys::open(&a.join("new"), libc::O_RDWR | libc::O_CREAT, 0o644).map(drop).map_err(text);
+            c.is_killed_in("create", create);
+            c.is_killed_in("unlink", || sys::unlink(&a.join("gone")).map(drop).map_err(text));
+            c.is_killed_in("rmdir", || sys::rmdir(&a.join("dir-gone")).map(drop).map_err(text));
+            c.is_killed_in("rename", || sys::rename(&a.join("moved"), &a.join("at")).map(drop).map_err(text));
+            c.is_killed_in("chmod", || sys::chmod(&a.join("mode"), 0o600).map(drop).map_err(text));
+            c.is_killed_in("truncate", || sys::truncate(&a.join("cut"), 1).map(drop).map_err(text));
+            // What is known here is believed for now.
+            for name in NAMES {
+                c.glances(|| sys::stat(&a.join(name)).map(drop).map_err(text));
+            }
+        });
+        let is = |name: &str| sys::stat(&b.join(name)).ok();
+        until("all of it is done", || {
+            ["made", "new"].iter().all(|n| is(n).is_some())
+                && ["gone", "dir-gone", "moved"].iter().all(|n| is(n).is_none())
+                && is("mode").is_some_and(|s| s.st_mode & 0o777 == 0o600)
+                && is("cut").is_some_and(|s| s.st_size == 1)
+        });
+        let mut last = String::new();
+        let end = Instant::now() + SOON;
+        loop {
+            let (here, there) = (shown(&a, &NAMES), shown(&b, &NAMES));
+            if here == there {
+                break;
+            }
+            last.clear();
+            std::fmt::Write::write_fmt(&mut last, format_args!("{here:#?}\n{there:#?}")).expect("a string");
+            assert!(Instant::now() < end, "over {transport} the mount of the killed shows something else: {last}");
+        }
+        sys::put(&a.join("gone"), b"written after").expect("a file of that name anew");
+        assert_eq!(sys::get(&b.join("gone")).expect("it is there"), b"written after");
+        assert_eq!(sys::stat(&a.join("its-other-name")).expect("it stays").st_nlink, 1);
+    }
+}
+
+/// Another mount tries again and again to take a lock, while that whose program was killed is asked something each time.
+fn stays_locked(what: &str, c: &Cluster, mut take: impl FnMut() -> Option<i32>) {
+    for i in 0..100 {
+        drop(sys::stat(&c.at[0].join(format!("not-there-{i}"))));
+        assert_eq!(take(), Some(libc::EWOULDBLOCK), "{what}: after {i} looks");
+    }
+}
+
+#[test]
+fn a_killed_lock_call_gives_nothing_up_that_others_hold_with_its_program() {
+    if !can_mount() {
+        return;
+    }
+    for transport in transports() {
+        let c = Cluster::new(transport);
+        let (a, b) = (c.at[0].clone(), c.at[1].clone());
+        for name in ["flock", "ofd", "free"] {
+            sys::put(&a.join(name), b"content").expect("a file");
+        }
+        let text = String::from;
+        let (whole, other) = (rw(&a.join("flock")), rw(&b.join("flock")));
+        sys::flock(&whole, libc::LOCK_EX).expect("nobody has it");
+        let lock = |len: i64| libc::flock {
+            l_type: libc::F_WRLCK as i16,
+            l_whence: libc::SEEK_SET as i16,
+            l_start: 0,
+            l_len: len,
+            l_pid: 0,
+        };
+        let (ranges, others) = (rw(&a.join("ofd")), rw(&b.join("ofd")));
+        sys::fcntl_lock(&ranges, libc::F_OFD_SETLK, &mut lock(50)).expect("nobody has it");
+        let free = rw(&a.join("free"));
+        c.without_mds(|| {
+            c.is_killed_in("flock", || sys::flock(&whole, libc::LOCK_EX).map(drop).map_err(text));
+            let more = || sys::fcntl_lock(&ranges, libc::F_OFD_SETLKW, &mut lock(100)).map(drop).map_err(text);
+            c.is_killed_in("fcntl", more);
+            c.is_killed_in("flock of a free file", || sys::flock(&free, libc::LOCK_EX).map(drop).map_err(text));
+        });
+        let errno = |done: Result<i64, sys::Failed>| done.err().map(|e| e.errno);
+        stays_locked("flock", &c, || errno(sys::flock(&other, libc::LOCK_EX | libc::LOCK_NB)));
+        stays_locked("fcntl", &c, || errno(sys::fcntl_lock(&others, libc::F_OFD_SETLK, &mut lock(50))));
+        let free = rw(&b.join("free"));
+        until("the lock that came for the killed one alone is given back", || {
+            sys::flock(&free, libc::LOCK_EX | libc::LOCK_NB).is_ok()
+        });
+        sys::flock(&whole, libc::LOCK_UN).expect("an unlock");
+        sys::flock(&other, libc::LOCK_EX | libc::LOCK_NB).expect("it was given up");
+    }
+}
+
+/// An ACL that lets user 1000 do `perm`.
+fn acl(perm: u16) -> Vec<u8> {
+    let entries = [(1u16, 6, u32::MAX), (2, perm, 1000), (4, 4, u32::MAX), (16, 7, u32::MAX), (32, 4, u32::MAX)];
+    let mut out = 2u32.to_le_bytes().to_vec();
+    for (tag, perm, id) in entries {
+        out.extend(tag.to_le_bytes());
+        out.extend(u16::to_le_bytes(perm));
+        out.extend(u32::to_le_bytes(id));
+    }
+    out
+}
+
+fn acl_of(fd: &OwnedFd) -> Vec<u8> {
+    let mut value = vec![0u8; 256];
+    // SAFETY: a name that ends with a zero byte, and room as long as it says.
+    let n = unsafe {
+        let name = c"system.posix_acl_access";
+        libc::fgetxattr(fd.as_raw_fd(), name.as_ptr(), value.as_mut_ptr().cast(), value.len())
+    };
+    value.truncate(usize::try_from(n).expect("it has an ACL"));
+    value
+}
+
+#[test]
+fn a_descriptor_shows_the_acl_that_another_mount_set_while_the_file_is_written() {
+    if !can_mount() {
+        return;
+    }
+    for transport in transports() {
+        let c = Cluster::new(transport);
+        let (a, b) = (c.at[0].join("f"), c.at[1].join("f"));
+        sys::put(&a, b"content").expect("a file");
+        sys::setxattr(&a, "system.posix_acl_access", &acl(0), 0).expect("an ACL");
+        // As long as it is open for writing there, no size of it is believed here.
+        let writer = rw(&b);
+        sys::pwrite(&writer, b"more", 100).expect("a write");
+        let fd = sys::open(&a, libc::O_RDONLY, 0).expect("an open");
+        for perm in 1..8 {
+            let before = acl(perm - 1);
+            assert!(acl_of(&fd) == before && acl_of(&fd) == before, "over {transport}: not the ACL of {}", perm - 1);
+            sys::setxattr(&b, "system.posix_acl_access", &acl(perm), 0).expect("another ACL");
+            assert_eq!(acl_of(&fd), acl(perm), "over {transport}");
+        }
+    }
+}
+
+/// How many entries a descriptor of a directory lists, from where it is.
+fn entries_of(fd: &OwnedFd) -> Result<usize, String> {
+    let (mut count, mut buffer) = (0, vec![0u8; 4096]);
+    loop {
+        // SAFETY: a buffer as long as it says.
+        let n = unsafe { libc::syscall(libc::SYS_getdents64, fd.as_raw_fd(), buffer.as_mut_ptr(), buffer.len()) };
+        match usize::try_from(n) {
+            Ok(0) => return Ok(count),
+            Ok(n) => {
+                let mut at = 0;
+                while at < n {
+                    at += usize::from(u16::from_ne_bytes([buffer[at + 16], buffer[at + 17]]));
+                    count += 1;
+                }
+            }
+            Err(_) => return Err(format!("getdents64 after {count}: {}", std::io::Error::last_os_error())),
+        }
+    }
+}
+
+#[test]
+fn an_open_directory_is_listed_by_whoever_has_it_whatever_becomes_of_its_mode() {
+    if !can_mount() {
+        return;
+    }
+    for transport in transports() {
+        let c = Cluster::new(transport);
+        let (a, b) = (c.at[0].clone(), c.at[1].clone());
+        let files = 3000;
+        for dir in ["inherited", "shut", "shut-there"] {
+            sys::mkdir(&a.join(dir), 0o755).expect("a directory");
+            sys::chown(&a.join(dir), 1000, 1000).expect("another's");
+        }
+        sys::chmod(&a.join("inherited"), 0o700).expect("its mode");
+        for i in 0..files {
+            let name = format!("a-rather-long-name-so-that-pages-are-many-{i:0100}");
+            for dir in ["inherited", "shut", "shut-there"] {
+                sys::mknod(&a.join(dir).join(&name), libc::S_IFREG | 0o644, 0).expect("a file");
+            }
+        }
+        let open = |at: &Path| sys::open(at, libc::O_RDONLY | libc::O_DIRECTORY, 0).map_err(String::from);
+        let inherited = open(&a.join("inherited")).expect("root may");
+        let done = posix::run::as_user(&a, 1001, 1001, &[], |_| {
+            posix::check::eq("what root has opened", entries_of(&inherited), Ok(files + 2))?;
+            posix::check::eq("opened by a stranger", open(&a.join("inherited")).is_err(), true)
+        });
+        done.expect("a descriptor stands for the right to list");
+        let done = posix::run::as_user(&a, 1000, 1000, &[], |_| {
+            for (name, mount) in [("shut", &a), ("shut-there", &b)] {
+                let dir = open(&a.join(name))?;
+                sys::chmod(&mount.join(name), 0)?;
+                posix::check::eq(name, entries_of(&dir), Ok(files + 2))?;
+                posix::check::eq("opened now", open(&a.join(name)).is_err(), true)?;
+            }
+            Ok(())
+        });
+        done.expect("a descriptor stands for the right to list");
     }
 }
 

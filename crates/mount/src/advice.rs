@@ -2,7 +2,7 @@
 //! programs that know it or from `stria-preload`, a library that is preloaded.
 use std::rc::Rc;
 
-use client::{Client, Hint};
+use client::{Client, Hint, Missed};
 use fuse::abi::{IOCTL_DIR, IoctlIn};
 use fuse::{Op, Replied, Request};
 use types::Extent;
@@ -106,8 +106,9 @@ impl StriaFs {
             }
             let cred = file.cred().clone();
             let range = extent(&said);
-            let told =
-                self.carry_out(caller, |c| async move { c.advise_servers(&cred, file.inode(), what, range).await });
+            let told = self.carry_out(caller, Missed::default(), |c| async move {
+                c.advise_servers(&cred, file.inode(), what, range).await
+            });
             return told.await.map_err(errno);
         }
         let hint = hint(&said).ok_or(libc::EINVAL)?;

@@ -4,14 +4,19 @@
 //! there is no more. That it is true rests on the lock on the names: it must have been held from the first answer on.
 //! So every later request of a listing, the one that learns of its end too, finds the kernel's copy dropped when the
 //! lock went meanwhile; and while such a listing is open, no other one is kept.
+//!
+//! Who may list a directory is decided when it is opened, as POSIX has it. The kernel does that, and nobody tells the server: so it is
+//! asked on behalf of who opened the directory, and once it is known that that one might list it, a refusal is for a change since.
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use client::{Client, Inode};
 use fuse::abi::fopen;
 use types::{Fid, FsError};
 use wire::mdt::{Cred, Dirent};
+
+use crate::held::{Budget, Held, Page};
 
 /// Bytes of entries asked of the server at a time.
 const PAGE_BYTES: u32 = 256 << 10;
@@ -32,7 +37,11 @@ enum Told {
 /// An open directory.
 pub(crate) struct DirHandle {
     pub(crate) inode: Rc<Inode>,
-    state: RefCell<Page>,
+    held: Rc<Held>,
+    /// Who opened it.
+    opener: Cred,
+    /// The opener might list it.
+    readable: Cell<bool>,
     /// The kernel may keep what it is told.
     kept: bool,
     told: Cell<Told>,
@@ -45,20 +54,22 @@ pub(crate) struct DirHandle {
 pub(crate) struct Dirs {
     open: RefCell<HashMap<u64, Rc<DirHandle>>>,
     last: Cell<u64>,
+    budget: Rc<Budget>,
     /// Those whose listings the kernel may keep, by directory.
     kept: RefCell<HashMap<Fid, Vec<Rc<DirHandle>>>>,
 }
 
 impl Dirs {
     /// Opens a directory; `keep`: the kernel may keep its listing where that is true. Gives the handle and FOPEN flags.
-    pub(crate) fn open(&self, client: &Rc<Client>, fid: Fid, keep: bool) -> (u64, u32) {
+    pub(crate) fn open(&self, client: &Rc<Client>, fid: Fid, opener: Cred, keep: bool) -> (u64, u32) {
         let inode = client.meta().inode(fid);
         let held = client.meta().names_held(&inode);
         let kept = keep && self.is_alone(fid, held, None);
         let known = kept && held.is_some() && inode.front().listed_under() == held;
         let losses = Cell::new(client.meta().losses_of(&inode));
-        let dir = DirHandle { inode, state: RefCell::default(), kept, told: Cell::new(Told::Nothing), losses };
-        let dir = Rc::new(dir);
+        let readable = Cell::new(client.meta().may_list(&opener, &inode));
+        let (held, told) = (Held::new(&self.budget), Cell::new(Told::Nothing));
+        let dir = Rc::new(DirHandle { inode, held, opener, readable, kept, told, losses });
         if kept {
             self.kept.borrow_mut().entry(fid).or_default().push(dir.clone());
         }
@@ -101,16 +112,6 @@ impl Dirs {
     }
 }
 
-#[derive(Default)]
-struct Page {
-    /// Cookie in front of the first entry held.
-    at: u64,
-    entries: VecDeque<Dirent>,
-    eof: bool,
-    plus: bool,
-    parent: Fid,
-}
-
 impl DirHandle {
     pub(crate) fn fid(&self) -> Fid {
         self.inode.fid
@@ -129,36 +130,33 @@ impl DirHandle {
         }
     }
     /// Makes the entries behind `cookie` (0: the first) present.
-    pub(crate) async fn seek(&self, client: &Rc<Client>, cred: &Cred, cookie: u64, plus: bool) -> Result<(), FsError> {
-        {
-            let s = self.state.borrow();
-            if cookie != 0 && s.at == cookie && (plus == s.plus || !plus) && (!s.entries.is_empty() || s.eof) {
-                return Ok(());
-            }
+    pub(crate) async fn seek(&self, client: &Rc<Client>, cookie: u64, plus: bool) -> Result<(), FsError> {
+        if self.held.has(cookie, plus) {
+            return Ok(());
         }
-        let reply = client.meta().readdir(cred, self.fid(), cookie, PAGE_BYTES, plus).await?;
-        *self.state.borrow_mut() =
-            Page { at: cookie, entries: reply.entries.into(), eof: reply.eof, plus, parent: reply.parent };
+        let page = async |cred: &Cred| client.meta().readdir(cred, self.fid(), cookie, PAGE_BYTES, plus).await;
+        let reply = match page(&self.opener).await {
+            Err(FsError::Access) if self.readable.get() => page(&Cred { caps: 1, ..Cred::default() }).await?,
+            told => told?,
+        };
+        self.readable.set(true);
+        self.held.take(Page { at: cookie, entries: reply.entries.into(), eof: reply.eof, plus, parent: reply.parent });
         Ok(())
     }
     /// Whether more entries may follow those held.
     pub(crate) fn is_drained(&self) -> bool {
-        let s = self.state.borrow();
-        s.entries.is_empty() && !s.eof
+        self.held.is_drained()
     }
     pub(crate) fn at(&self) -> u64 {
-        self.state.borrow().at
+        self.held.at()
     }
     pub(crate) fn parent(&self) -> Fid {
-        self.state.borrow().parent
+        self.held.parent()
     }
     pub(crate) fn front(&self) -> Option<Dirent> {
-        self.state.borrow().entries.front().cloned()
+        self.held.front()
     }
     pub(crate) fn pop(&self) {
-        let mut s = self.state.borrow_mut();
-        if let Some(e) = s.entries.pop_front() {
-            s.at = e.cookie;
-        }
+        self.held.pop();
     }
 }

@@ -1,7 +1,7 @@
 //! Open files: data, locks, space.
 use std::rc::Rc;
 
-use client::{Begins, Client, FlockMode, LockCall, NewFile, OpenFile};
+use client::{Begins, Client, FlockMode, LockCall, Missed, NewFile, OpenFile};
 use fuse::abi::{self, fopen};
 use fuse::{Op, Replied, Request};
 use rt::sync::oneshot;
@@ -93,7 +93,8 @@ impl StriaFs {
         let kills = arg.write_flags & abi::WRITE_KILL_SUIDGID != 0;
         if self.client.has_privileges(file, kills) {
             let (file, cred) = (file.clone(), self.cred(req).await);
-            self.carry_out(caller, |c| async move { c.drop_privileges(&file, &cred, kills).await }).await?;
+            let missed = Missed::attributes(file.fid());
+            self.carry_out(caller, missed, |c| async move { c.drop_privileges(&file, &cred, kills).await }).await?;
         }
         if len >= LARGE_BYTES && !self.client.data().writes_at_once(file, offset, len) {
             // A wait with nothing in hand; what then goes into the cache at once need not be copied before.
@@ -111,7 +112,12 @@ impl StriaFs {
         let keep =
             if appends { self.pieces.keep(self.client.rt(), file.id(), req.pid(), offset, len).await } else { None };
         let (file, data) = (file.clone(), data.to_vec());
-        self.carry_out(caller, |c| async move { write_now(&c, &file, offset, &data, keep).await }).await
+        self.carry_out(
+            caller,
+            Missed::bytes(file.fid()),
+            |c| async move { write_now(&c, &file, offset, &data, keep).await },
+        )
+        .await
     }
 
     pub(crate) async fn opens(self: &Rc<Self>, req: Request<'_>) -> Replied {
@@ -122,6 +128,7 @@ impl StriaFs {
                 let opened = self.carry_out_or(
                     &mut caller,
                     Begins::InTurn,
+                    if arg.flags & libc::O_TRUNC as u32 != 0 { Missed::bytes(fid) } else { Missed::default() },
                     |c| async move {
                         let file = c.open(&cred, fid, arg.flags).await?;
                         let kills = arg.open_flags & abi::OPEN_KILL_SUIDGID != 0;
@@ -172,7 +179,8 @@ impl StriaFs {
                 let Some(file) = self.client.meta().file(arg.fh) else { return req.into_reply().ok() };
                 file.forget_lock_owner(arg.lock_owner);
                 let unlock = |c: Rc<Client>| async move { c.flocks().drop_locks(fid, arg.lock_owner, false).await };
-                let unlocked = self.carry_out_or(&mut caller, Begins::Always, unlock, |_, ()| (), || ()).await;
+                let (always, nothing) = (Begins::Always, Missed::default());
+                let unlocked = self.carry_out_or(&mut caller, always, nothing, unlock, |_, ()| (), || ()).await;
                 done(req, file.flush_errors().and(unlocked))
             }
             Op::Release { arg } => {
@@ -206,7 +214,12 @@ impl StriaFs {
     ) -> Result<(client::Entry, Rc<OpenFile>), FsError> {
         let new = new_file(arg);
         let create = |c: Rc<Client>| async move { c.create_open(&cred, dir, &name, new).await };
-        self.carry_out_or(caller, Begins::InTurn, create, |c, (_, file)| close(c, file), || ()).await
+        let missed = if arg.flags & libc::O_TMPFILE as u32 == libc::O_TMPFILE as u32 {
+            Missed::default()
+        } else {
+            Missed::names(dir)
+        };
+        self.carry_out_or(caller, Begins::InTurn, missed, create, |c, (_, file)| close(c, file), || ()).await
     }
 
     /// Whether the kernel may keep pages of what is read through this open.
@@ -250,7 +263,7 @@ impl StriaFs {
     }
 
     pub(crate) async fn ranges(self: &Rc<Self>, req: Request<'_>) -> Replied {
-        let mut caller = Caller::of(&req);
+        let (fid, mut caller) = (convert::fid(req.nodeid()), Caller::of(&req));
         match req.op() {
             Op::Fsync { arg } => {
                 let Some(file) = self.client.meta().file(arg.fh) else { return req.err(libc::EBADF) };
@@ -261,7 +274,7 @@ impl StriaFs {
             Op::Fallocate { arg } => {
                 let Some(file) = self.client.meta().file(arg.fh) else { return req.err(libc::EBADF) };
                 let cred = self.cred(&req).await;
-                let allocated = self.carry_out(&mut caller, |c| async move {
+                let allocated = self.carry_out(&mut caller, Missed::bytes(fid), |c| async move {
                     c.drop_privileges(&file, &cred, cred.caps == 0).await?;
                     c.data().fallocate(&file, arg.mode, arg.offset, arg.length).await
                 });
@@ -285,7 +298,7 @@ impl StriaFs {
                 let (from, to) = (self.client.meta().file(arg.fh_in), self.client.meta().file(arg.fh_out));
                 let (Some(from), Some(to)) = (from, to) else { return req.err(libc::EBADF) };
                 let cred = self.cred(&req).await;
-                let copied = self.carry_out(&mut caller, |c| async move {
+                let copied = self.carry_out(&mut caller, Missed::bytes(to.fid()), |c| async move {
                     c.drop_privileges(&to, &cred, cred.caps == 0).await?;
                     let len = arg.len.min(COPY_BYTES_MAX);
                     let n = c.data().copy_range(&from, arg.off_in, &to, arg.off_out, len).await?;
@@ -337,8 +350,16 @@ impl StriaFs {
                     c.flocks().set_lock(call, waits, withdrawn).await
                 };
                 let begins = if unlocks { Begins::Always } else { Begins::InTurn };
-                let undo = move |c: Rc<Client>, ()| unlock(&c, call);
-                let locked = self.carry_out_or(&mut caller, begins, lock, undo, || signal.send(())).await;
+                // Others may hold it with the caller: a descriptor that was inherited, a process with several threads. What the owner had
+                // stays, and with it what came now; it goes when they unlock or close.
+                let is_new = !unlocks && !self.client.flocks().holds_some(&call);
+                let undo = move |c: Rc<Client>, ()| {
+                    if is_new {
+                        unlock(&c, call);
+                    }
+                };
+                let nothing = Missed::default();
+                let locked = self.carry_out_or(&mut caller, begins, nothing, lock, undo, || signal.send(())).await;
                 drop(lasting);
                 // It would have waited, and has no place for that.
                 let no_place = wait && !waits && locked == Err(FsError::WouldBlock);

@@ -4,12 +4,13 @@
 //! files does not fail for a mere SIGALRM; so the caller's state is looked at (`/proc/PID/status`) until it is being
 //! killed, and only then is the request answered, with EINTR, which no program sees. What only asked is given up then. A change goes on
 //! without its caller: what is half done at servers comes to its end, and what it would have given to the caller is given back
-//! ([`Client::carry_out`], which also says how many may).
+//! ([`Client::carry_out`], which also says how many may); and its kernel, which was told that the call was interrupted, is told to forget what
+//! it has changed ([`client::Missed`]).
 use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 
-use client::{Begins, Client};
+use client::{Begins, Client, Missed};
 use fuse::{Interrupted, Request};
 use rt::Rt;
 use rt::sync::race;
@@ -91,16 +92,18 @@ impl StriaFs {
         race(asked, killed).await.unwrap_or(Err(FsError::Interrupted))
     }
 
-    /// Carries a change out. When its caller is killed meanwhile it goes on alone, and the answer is EINTR.
+    /// Carries a change out. When its caller is killed meanwhile it goes on alone, and the answer is EINTR; `missed` is what it changes then
+    /// behind the kernel's back.
     pub(crate) async fn carry_out<T: 'static, F>(
         &self,
         caller: &mut Caller,
+        missed: Missed,
         op: impl FnOnce(Rc<Client>) -> F,
     ) -> Result<T, FsError>
     where
         F: Future<Output = Result<T, FsError>> + 'static,
     {
-        self.carry_out_or(caller, Begins::InTurn, op, |_, _| (), || ()).await
+        self.carry_out_or(caller, Begins::InTurn, missed, op, |_, _| (), || ()).await
     }
 
     /// The same; `begins` says when, `undo` gets what the change brought when nobody is there to take it, and `on_signal` is called at
@@ -109,6 +112,7 @@ impl StriaFs {
         &self,
         caller: &mut Caller,
         begins: Begins,
+        missed: Missed,
         op: impl FnOnce(Rc<Client>) -> F,
         undo: impl FnOnce(Rc<Client>, T) + 'static,
         on_signal: impl FnOnce(),
@@ -116,9 +120,23 @@ impl StriaFs {
     where
         F: Future<Output = Result<T, FsError>> + 'static,
     {
-        let rt = self.client.rt();
-        let killed = caller.killed(rt, self.is_dying.get(), on_signal);
-        self.client.carry_out(begins, op, undo, killed).await
+        let (rt, goes_alone) = (self.client.rt(), Rc::new(Cell::new(false)));
+        let is_alone = goes_alone.clone();
+        let change = move |c: Rc<Client>| {
+            let work = op(c.clone());
+            async move {
+                let done = work.await;
+                if is_alone.get() {
+                    c.meta().kernel_missed(missed).await;
+                }
+                done
+            }
+        };
+        let killed = async {
+            caller.killed(rt, self.is_dying.get(), on_signal).await;
+            goes_alone.set(true);
+        };
+        self.client.carry_out(begins, change, undo, killed).await
     }
 }
 

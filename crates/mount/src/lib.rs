@@ -6,6 +6,7 @@ mod cred;
 mod dir;
 mod direct;
 mod file;
+mod held;
 mod job;
 mod kernel;
 mod killed;

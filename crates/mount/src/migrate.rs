@@ -2,7 +2,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use client::Begins;
+use client::{Begins, Missed};
 use fuse::abi::IOCTL_DIR;
 use fuse::{Op, Replied, Request};
 
@@ -71,12 +71,14 @@ impl StriaFs {
         let Some(said) = Migrate::parse(data) else { return req.err(libc::EINVAL) };
         let how = client::Migrate { layout: said.layout, gives_way: said.gives_way, bytes_per_s: said.bytes_per_s };
         let (cred, mut caller) = (self.cred(&req).await, Caller::of(&req));
+        let missed = Missed::attributes(file.fid());
         let stopped = Rc::new(Cell::new(false));
         let asked = stopped.clone();
         let done = self
             .carry_out_or(
                 &mut caller,
                 Begins::InTurn,
+                missed,
                 |c| async move { c.migrate(&cred, file.inode(), &how, &|| asked.get()).await },
                 |_, _| (),
                 || stopped.set(true),

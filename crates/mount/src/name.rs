@@ -1,7 +1,7 @@
 //! Names, attributes, directories, xattrs.
 use std::rc::Rc;
 
-use client::{Begins, Client, Entry, NewNode};
+use client::{Begins, Client, Entry, Missed, NewNode};
 use fuse::abi::{self, fattr};
 use fuse::{Op, Replied, Request};
 use types::{Fid, FsError, WallTime};
@@ -121,12 +121,14 @@ impl StriaFs {
                 let file = (arg.valid & fattr::FH != 0).then(|| self.client.meta().file(arg.fh)).flatten();
                 let inode = self.client.meta().inode(fid);
                 // The kernel writes no page of it back until the answer to a cut, and a callback may wait for its pages.
-                let begins = if arg.valid & fattr::SIZE != 0 { Begins::NowOrNever } else { Begins::InTurn };
+                let sized = arg.valid & fattr::SIZE != 0;
+                let missed = if sized { Missed::bytes(fid) } else { Missed::attributes(fid) };
                 let change = |c: Rc<Client>| async move {
                     c.setattr(&cred, &inode, setattr(&arg), file.as_ref()).await?;
                     c.getattr(&cred, fid, file.as_deref()).await
                 };
-                match self.carry_out_or(&mut caller, begins, change, |_, _| (), || ()).await {
+                let begins = if sized { Begins::NowOrNever } else { Begins::InTurn };
+                match self.carry_out_or(&mut caller, begins, missed, change, |_, _| (), || ()).await {
                     // See [`convert::unbelieved`].
                     Ok(e) => req.into_reply().attr(&convert::attr(&e.attr), convert::ttl(false)),
                     Err(e) => req.err(errno(e)),
@@ -165,28 +167,30 @@ impl StriaFs {
             }
             Op::Link { oldnodeid, name } => {
                 let (old, name) = (convert::fid(oldnodeid), name.to_vec());
-                let linked = self.carry_out(&mut caller, |c| async move { c.link(&cred, old, fid, &name).await });
-                return self.reply_entry(req, linked.await);
+                let missed = Missed { inode: old, ..Missed::names(fid) };
+                let linked =
+                    self.carry_out(&mut caller, missed, |c| async move { c.link(&cred, old, fid, &name).await });
+                return self.reply_entry(req, linked.await.map(convert::unbelieved));
             }
             _ => return self.removals(req, cred, caller, fid).await,
         };
-        let created = self.carry_out(&mut caller, |c| async move { c.create(&cred, fid, &name, node).await });
+        let missed = Missed::names(fid);
+        let created = self.carry_out(&mut caller, missed, |c| async move { c.create(&cred, fid, &name, node).await });
         self.reply_entry(req, created.await.map(convert::unbelieved))
     }
 
     async fn removals(self: &Rc<Self>, req: Request<'_>, cred: Cred, mut caller: Caller, fid: Fid) -> Replied {
+        let missed = Missed::names(fid);
         let result = match req.op() {
-            Op::Unlink { name } => {
-                let name = name.to_vec();
-                self.carry_out(&mut caller, |c| async move { c.meta().unlink(&cred, fid, &name, false).await }).await
-            }
-            Op::Rmdir { name } => {
-                let name = name.to_vec();
-                self.carry_out(&mut caller, |c| async move { c.meta().unlink(&cred, fid, &name, true).await }).await
+            Op::Unlink { name } | Op::Rmdir { name } => {
+                let (name, directory) = (name.to_vec(), matches!(req.op(), Op::Rmdir { .. }));
+                let unlink = |c: Rc<Client>| async move { c.meta().unlink(&cred, fid, &name, directory).await };
+                self.carry_out(&mut caller, missed, unlink).await
             }
             Op::Rename { newdir, flags, name, newname } => {
                 let (name, to, newname) = (name.to_vec(), convert::fid(newdir), newname.to_vec());
-                let renamed = self.carry_out(&mut caller, |c| async move {
+                let missed = Missed { dirs: [fid, to], ..missed };
+                let renamed = self.carry_out(&mut caller, missed, |c| async move {
                     c.meta().rename(&cred, (fid, &name), (to, &newname), flags).await
                 });
                 renamed.await
@@ -202,7 +206,7 @@ impl StriaFs {
             Op::Opendir { .. } => {
                 // What the kernel keeps it shows to whom the attributes let read, and the servers may judge otherwise.
                 let kept = self.kernel_cache != KernelCaching::Never && !self.client.sessions().users_differ();
-                let (id, flags) = self.dirs.open(&self.client, fid, kept);
+                let (id, flags) = self.dirs.open(&self.client, fid, self.cred(&req).await, kept);
                 req.into_reply().open(id, flags)
             }
             Op::Releasedir { arg } => {
@@ -226,24 +230,17 @@ impl StriaFs {
     }
 
     /// Makes the entries behind `cookie` present.
-    async fn seek(
-        &self,
-        caller: &mut Caller,
-        dir: &Rc<DirHandle>,
-        cred: &Cred,
-        cookie: u64,
-        plus: bool,
-    ) -> Result<(), FsError> {
-        let (dir, cred) = (dir.clone(), cred.clone());
-        self.ask(caller, |c| async move { dir.seek(&c, &cred, cookie, plus).await }).await
+    async fn seek(&self, caller: &mut Caller, dir: &Rc<DirHandle>, cookie: u64, plus: bool) -> Result<(), FsError> {
+        let dir = dir.clone();
+        self.ask(caller, |c| async move { dir.seek(&c, cookie, plus).await }).await
     }
 
     async fn list(self: &Rc<Self>, req: Request<'_>, arg: abi::ReadIn, plus: bool) -> Replied {
         let Some(dir) = self.dirs.get(arg.fh) else { return req.err(libc::EBADF) };
-        let (cred, mut caller) = (self.cred(&req).await, Caller::of(&req));
+        let mut caller = Caller::of(&req);
         let lost = dir.inode.front().names_lost();
         let mut cookie = if arg.offset <= DOT_DOT { 0 } else { arg.offset };
-        if let Err(e) = self.seek(&mut caller, &dir, &cred, cookie, plus).await {
+        if let Err(e) = self.seek(&mut caller, &dir, cookie, plus).await {
             return req.err(errno(e));
         }
         if arg.offset == 0 {
@@ -282,7 +279,7 @@ impl StriaFs {
             if told || !dir.is_drained() || dir.at() != cookie {
                 return out.finish();
             }
-            if self.seek(&mut caller, &dir, &cred, cookie, plus).await.is_err() {
+            if self.seek(&mut caller, &dir, cookie, plus).await.is_err() {
                 return out.finish();
             }
         }
@@ -335,7 +332,7 @@ impl StriaFs {
             Op::Setxattr { flags, setxattr_flags, name, value } => {
                 let kill = setxattr_flags & abi::SETXATTR_ACL_KILL_SGID != 0;
                 let (name, value) = (name.to_vec(), value.to_vec());
-                let set = self.carry_out(&mut caller, |c| async move {
+                let set = self.carry_out(&mut caller, Missed::attributes(fid), |c| async move {
                     c.setxattr(&cred, fid, &name, Some(&value), flags, kill).await
                 });
                 done(req, set.await)
@@ -345,9 +342,8 @@ impl StriaFs {
                 // A kernel asks for this on behalf of who may set capabilities, or because a program is being changed: then
                 // they go, whoever changes it.
                 let cred = if name == b"security.capability" { Cred { caps: 3, ..Cred::default() } } else { cred };
-                let removed =
-                    self.carry_out(&mut caller, |c| async move { c.setxattr(&cred, fid, &name, None, 0, false).await });
-                done(req, removed.await)
+                let remove = |c: Rc<Client>| async move { c.setxattr(&cred, fid, &name, None, 0, false).await };
+                done(req, self.carry_out(&mut caller, Missed::attributes(fid), remove).await)
             }
             _ => req.err(libc::ENOSYS),
         }

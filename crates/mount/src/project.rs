@@ -4,6 +4,7 @@
 //! What is made in a directory gets the directory's project, always: so directories that have one say that it is inherited.
 use std::rc::Rc;
 
+use client::Missed;
 use fuse::{Op, Replied, Request};
 use wire::mdt::{SetBits, SetattrRequest};
 
@@ -76,7 +77,9 @@ impl StriaFs {
         }
         let inode = self.client.meta().inode(fid);
         let set = SetattrRequest { valid: SetBits::PROJECT, project, ..SetattrRequest::default() };
-        let done = self.carry_out(&mut caller, |c| async move { c.setattr(&cred, &inode, set, None).await });
+        let done = self.carry_out(&mut caller, Missed::attributes(fid), |c| async move {
+            c.setattr(&cred, &inode, set, None).await
+        });
         match done.await {
             Ok(()) => req.into_reply().ioctl(0, &[]),
             Err(e) => req.err(errno(e)),

@@ -27,14 +27,31 @@ pub fn config(seed: u64) -> RunConfig {
     config
 }
 
-fn by_name(w: Rc<World>) -> LocalFuture<Option<()>> {
-    steps(w, false)
-}
-fn by_listing(w: Rc<World>) -> LocalFuture<Option<()>> {
-    steps(w, true)
+/// The same, but for that the other mount gives the file one more name: attributes come with that, too.
+#[must_use]
+pub fn links(seed: u64) -> RunConfig {
+    RunConfig { work: Work::Script(by_link), ..config(seed) }
 }
 
-fn steps(w: Rc<World>, lists: bool) -> LocalFuture<Option<()>> {
+/// How the other mount is told of the file.
+#[derive(Clone, Copy)]
+enum By {
+    Name,
+    Listing,
+    Link,
+}
+
+fn by_link(w: Rc<World>) -> LocalFuture<Option<()>> {
+    steps(w, By::Link)
+}
+fn by_name(w: Rc<World>) -> LocalFuture<Option<()>> {
+    steps(w, By::Name)
+}
+fn by_listing(w: Rc<World>) -> LocalFuture<Option<()>> {
+    steps(w, By::Listing)
+}
+
+fn steps(w: Rc<World>, by: By) -> LocalFuture<Option<()>> {
     Box::pin(async move {
         let (a, b) = (w.kernel(0), w.kernel(1));
         let (alice, bob) = (w.callers[0].clone(), w.callers[w.callers.len() - 1].clone());
@@ -55,9 +72,13 @@ fn steps(w: Rc<World>, lists: bool) -> LocalFuture<Option<()>> {
                 w.must(0, "close", a.close(&alice, &file)).await
             };
             let look = async {
-                match lists {
-                    true => w.must(1, "list", b.list(&bob, &there, true)).await.map(drop),
-                    false => w.must(1, "stat", b.stat(&bob, &there, &name)).await.map(drop),
+                match by {
+                    By::Listing => w.must(1, "list", b.list(&bob, &there, true)).await.map(drop),
+                    By::Name => w.must(1, "stat", b.stat(&bob, &there, &name)).await.map(drop),
+                    By::Link => {
+                        let other = [&name[..], b"-too"].concat();
+                        w.must(1, "link", b.link(&bob, &there, &name, &other)).await
+                    }
                 }
             };
             let both: Vec<Pin<Box<dyn Future<Output = Option<()>> + '_>>> = vec![Box::pin(cut), Box::pin(look)];

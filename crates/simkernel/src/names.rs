@@ -1,7 +1,9 @@
 //! System calls on names, with the locks of directories that Linux holds over the requests.
 use std::rc::Rc;
 
-use fuse::abi::{CreateIn, Dirent, EntryOut, MkdirIn, OpenIn, OpenOut, ReadIn, ReleaseIn, Rename2In, fopen, opcode};
+use fuse::abi::{
+    CreateIn, Dirent, EntryOut, LinkIn, MkdirIn, OpenIn, OpenOut, ReadIn, ReleaseIn, Rename2In, fopen, opcode,
+};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::conn::{Caller, parse};
@@ -17,6 +19,8 @@ pub struct OpenDir {
     cached: bool,
 }
 
+/// Linux takes the attributes that come with what creates a name whatever it was told meanwhile (`create_new_entry` asks with version 0).
+const LATE: u64 = u64::MAX;
 /// Bytes of entries asked for at a time.
 const LISTING_BYTES: u32 = 4096;
 
@@ -120,12 +124,12 @@ impl Kernel {
         name: &[u8],
         flags: i32,
     ) -> Result<Rc<File>, i32> {
-        let (seen, epoch) = (self.version.get(), self.epoch.get());
+        let epoch = self.epoch.get();
         let flags = flags as u32 & !(libc::O_NOCTTY as u32);
         let arg = CreateIn { flags, mode: libc::S_IFREG | 0o644, umask: 0o022, open_flags: 0 };
         let answer = self.conn.request(caller, opcode::CREATE, dir.nodeid, &[arg.as_bytes(), &c_name(name)]).await?;
         let (entry, open): (EntryOut, OpenOut) = (parse(&answer)?, parse(&answer[size_of::<EntryOut>()..])?);
-        let inode = self.inode_of(&entry, seen).await?;
+        let inode = self.inode_of(&entry, LATE).await?;
         self.enter(dir, name, Some(inode.clone()), (entry.entry_valid, entry.entry_valid_nsec), epoch);
         dir.names_changed();
         Ok(File::new(&inode, &open, flags))
@@ -141,14 +145,36 @@ impl Kernel {
         if self.find(caller, dir, name).await?.is_some() {
             return Err(libc::EEXIST);
         }
-        let (seen, epoch) = (self.version.get(), self.epoch.get());
+        let epoch = self.epoch.get();
         let arg = MkdirIn { mode: 0o755, umask: 0o022 };
         let answer = self.conn.request(caller, opcode::MKDIR, dir.nodeid, &[arg.as_bytes(), &c_name(name)]).await?;
         let entry: EntryOut = parse(&answer)?;
-        let inode = self.inode_of(&entry, seen).await?;
+        let inode = self.inode_of(&entry, LATE).await?;
         self.enter(dir, name, Some(inode.clone()), (entry.entry_valid, entry.entry_valid_nsec), epoch);
         dir.names_changed();
         Ok(inode)
+    }
+
+    /// link(2) within a directory.
+    ///
+    /// # Errors
+    /// ENOENT, EEXIST; what LINK answers.
+    pub async fn link(self: &Rc<Self>, caller: &Caller, dir: &Rc<Inode>, from: &[u8], to: &[u8]) -> Result<(), i32> {
+        self.conn.pause().await;
+        let source = self.lookup(caller, dir, from).await?;
+        let _guard = dir.lock.exclusive().await;
+        if self.find(caller, dir, to).await?.is_some() {
+            return Err(libc::EEXIST);
+        }
+        let _source = source.lock.exclusive().await;
+        let epoch = self.epoch.get();
+        let arg = LinkIn { oldnodeid: source.nodeid };
+        let answer = self.conn.request(caller, opcode::LINK, dir.nodeid, &[arg.as_bytes(), &c_name(to)]).await?;
+        let entry: EntryOut = parse(&answer)?;
+        let inode = self.inode_of(&entry, LATE).await?;
+        self.enter(dir, to, Some(inode), (entry.entry_valid, entry.entry_valid_nsec), epoch);
+        dir.names_changed();
+        Ok(())
     }
 
     /// unlink(2).

@@ -86,6 +86,7 @@ pub const CLASSES: &[Class] = &[
         config
     }),
     class("first_looks_beside_cuts", crate::looks::config),
+    class("links_beside_cuts", crate::looks::links),
     class("reads_across_stripes", crate::across::config),
     class("direct_reads_that_cross", crate::cross::config),
     class("signals_hang", |seed| {

@@ -283,6 +283,11 @@ fn a_lock_that_goes_between_an_answer_and_its_inode_leaves_no_old_attributes() {
 }
 
 #[test]
+fn attributes_that_come_with_another_name_are_not_believed_over_later_ones() {
+    all_well("attributes_that_come", seeds(0..8), class_of("links_beside_cuts").make);
+}
+
+#[test]
 fn what_was_read_of_one_stripe_while_the_lock_of_the_next_was_waited_for_is_not_kept() {
     all_well("what_was_read", seeds(0..8), class_of("reads_across_stripes").make);
 }
