@@ -16,12 +16,14 @@ use std::rc::Rc;
 use mds::MetaKv;
 use mds::check::Report;
 use mds::repair::{Objects, Stray};
+use mds::salvaged::Revoked;
 use oss::store::ObjectInfo;
 use rt::Rt;
 use store_file::format::Superblock;
 use store_file::{BadPlace, OpenError};
 use store_redb::Mended;
 use types::{ObjectId, OstIndex, format_size};
+use wire::credential::Revocation;
 
 /// Repairs that one run does: what one gives up, the next one may find a place for.
 const ROUNDS_MAX: usize = 5;
@@ -169,8 +171,13 @@ struct Checked {
 /// Puts right what can be; how many things were done. What lies deeper goes first: what is found above it may be wrong.
 async fn repair(stores: &impl Stores, found: Checked) -> Result<usize, FsckError> {
     let mut done = 0;
-    for whose in &found.broken {
-        done += mend(stores, *whose).await?;
+    // OSTs first: what they know counts where the metadata store has lost it.
+    let (osts, mdt): (Vec<Whose>, Vec<Whose>) = found.broken.iter().copied().partition(|whose| *whose != Whose::Mdt);
+    for whose in osts {
+        done += mend(stores, whose, &found.objects.revoked).await?;
+    }
+    for whose in if done == 0 { mdt } else { Vec::new() } {
+        done += mend(stores, whose, &found.objects.revoked).await?;
     }
     for (index, superblock) in &found.headless {
         let Store { rt, dir } = stores.ost(*index);
@@ -218,7 +225,7 @@ async fn repair_metadata(stores: &impl Stores, report: &Report, objects: &Object
 }
 
 /// Puts a damaged database right, or saves what can be read of it; how many things were done.
-async fn mend(stores: &impl Stores, whose: Whose) -> Result<usize, FsckError> {
+async fn mend(stores: &impl Stores, whose: Whose, revoked: &Revoked) -> Result<usize, FsckError> {
     let (Store { rt, dir }, cache_bytes) = (whose.store(stores), stores.cache_bytes());
     let mended = match whose {
         Whose::Mdt => store_redb::mend_database(&rt, &dir, cache_bytes).await.map_err(failed)?,
@@ -233,22 +240,25 @@ async fn mend(stores: &impl Stores, whose: Whose) -> Result<usize, FsckError> {
         Mended::RolledBack => {
             stores.say(&format!("repaired: {shown}: its last commit was damaged, the one before it counts now"));
         }
-        Mended::No => return Ok(usize::from(salvage(stores, whose).await?)),
+        Mended::No => return Ok(usize::from(salvage(stores, whose, revoked).await?)),
     }
     Ok(1)
 }
 
 /// Saves the records of a database of which no commit is whole. Whether there were any.
-async fn salvage(stores: &impl Stores, whose: Whose) -> Result<bool, FsckError> {
+async fn salvage(stores: &impl Stores, whose: Whose, revoked: &Revoked) -> Result<bool, FsckError> {
     let (Store { rt, dir }, cache_bytes) = (whose.store(stores), stores.cache_bytes());
-    let saved = match whose {
-        Whose::Mdt => store_redb::salvage(&rt, &dir, cache_bytes).await.map_err(failed),
+    let (saved, aside, settled) = match whose {
+        Whose::Mdt => {
+            let made = store_redb::salvage(&rt, &dir, cache_bytes, revoked.clone()).await.map_err(failed)?;
+            (made.saved, made.aside, made.instead)
+        }
         Whose::Ost(_) => {
             let _lock = store_file::lock_dir(&rt, &dir).map_err(failed)?;
-            store_file::salvage(&rt, &dir, cache_bytes).await.map_err(failed)
+            let (saved, aside) = store_file::salvage(&rt, &dir, cache_bytes).await.map_err(failed)?;
+            (saved, aside, Vec::new())
         }
     };
-    let (saved, aside) = saved?;
     let (shown, instead) = (
         dir.display(),
         match whose {
@@ -271,6 +281,9 @@ async fn salvage(stores: &impl Stores, whose: Whose) -> Result<bool, FsckError> 
         saved.damaged_pages,
         aside.display()
     ));
+    for text in settled {
+        stores.say(&format!("repaired: {shown}: {text}"));
+    }
     Ok(true)
 }
 
@@ -419,6 +432,9 @@ async fn check_ost<S: Stores>(
         note_unreachable(stores, index, found);
         return Ok(());
     }
+    let revoked = checked.revoked.iter().map(|(id, expires)| Revocation { id: *id, expires: *expires });
+    found.objects.revoked.known.extend(revoked);
+    found.objects.revoked.asked += 1;
     found.objects.damaged.extend(checked.bad_blocks.iter().map(|b| b.object).chain(checked.suspects));
     if checked.bad_rows {
         found.bad_rows.push(index);

@@ -51,6 +51,7 @@ pub mod record;
 pub mod repair;
 pub mod replace;
 mod replays;
+pub mod salvaged;
 mod service;
 mod settings;
 mod shares;

@@ -21,6 +21,7 @@ use crate::dirent::{self, BUCKET_ENTRIES_MAX, Entry, NameHash};
 use crate::keys;
 use crate::kv::{Key, KvBatch, KvError, MetaKv, show_key};
 use crate::record::{Counters, DestroyRow, HorizonRow, Inode, InodeFlags, PrecreateRow, S_IFDIR, S_IFMT, S_IFREG};
+use crate::salvaged::Revoked;
 
 /// Where things without a name go. Its FID lies outside the sequences that files get.
 pub const LOST_FOUND: Fid = Fid { seq: 0x2_0000_0002, oid: 1, ver: 0 };
@@ -55,6 +56,8 @@ pub struct Objects {
     pub missing: BTreeSet<ObjectId>,
     /// Objects with blocks that did not match their checksums. Their files move to `/lost+found` with all that they have.
     pub damaged: BTreeSet<ObjectId>,
+    /// What they know of credentials that were revoked.
+    pub revoked: Revoked,
 }
 
 /// What was done, a sentence each.
@@ -66,7 +69,7 @@ pub type Done = Vec<String>;
 /// The store failed; then nothing changed.
 pub async fn repair(kv: &Rc<dyn MetaKv>, report: &Report, objects: &Objects, now: WallTime) -> Result<Done, KvError> {
     let mut r = Repair::of(report, now);
-    r.records();
+    r.records(&objects.revoked);
     r.give_up(&objects.missing);
     r.set_aside(&objects.damaged);
     r.directories();
@@ -145,8 +148,14 @@ impl<'a> Repair<'a> {
     }
 
     /// Records that cannot be read, or belong to nothing, go.
-    fn records(&mut self) {
+    fn records(&mut self, revoked: &Revoked) {
         for key in &self.report.parts.damaged {
+            if key[..] == *keys::CLUSTER_MAP {
+                let map = wire::encode(&revoked.map_instead(self.now));
+                self.rows.insert(key.clone(), Some(map));
+                self.did(revoked.said_of_map());
+                continue;
+            }
             self.remove(key.clone(), "was damaged");
             if matches!(key.first(), Some(&(keys::REPLY | keys::SESSION))) && key.len() >= 9 {
                 // Without the answer to what it asked last, a client cannot be told whether that was done.

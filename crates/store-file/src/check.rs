@@ -9,10 +9,12 @@ use std::path::Path;
 use oss::store::{BLOCK_BYTES, Charged, ObjectAttr, ObjectInfo, Usages};
 use redb::{Database, ReadableDatabase, ReadableTable};
 use rt::{BlockingFile, Rt};
-use types::ObjectId;
+use types::{ObjectId, WallTime};
 use wire::crc32c;
 
-use crate::db::{ADVICE, COUNTED, DbError, EXTENTS, OBJECTS, PROMISES, SEQUENCES, STATE, SUPER, USAGE, charged_of_key};
+use crate::db::{
+    ADVICE, COUNTED, DbError, EXTENTS, OBJECTS, PROMISES, REVOKED, SEQUENCES, STATE, SUPER, USAGE, charged_of_key,
+};
 use crate::error::OpenError;
 use crate::format::{
     EXTENT_BLOCKS_MAX, Extent, FormatError, SUPERBLOCK_BYTES, Superblock, advice_from_bytes, extent_from_bytes,
@@ -52,6 +54,8 @@ pub struct Checked {
     pub bad_blocks: Vec<BadPlace>,
     /// The superblock of the database, where block 0 of the data file is damaged: [`crate::mend`] puts it back.
     pub superblock: Option<Superblock>,
+    /// Credentials that it knows as revoked, with the time at which each ends by itself; 0: never.
+    pub revoked: Vec<(u64, WallTime)>,
 }
 
 /// Reads the store in `dir`, whose lock the caller has; `data`: all blocks, too. Memory: 72 bytes for each object, 32 for
@@ -199,6 +203,15 @@ impl Checker<'_> {
         }
         self.counts(&held);
         self.usages(&txn)?;
+        match txn.open_table(REVOKED) {
+            Err(redb::TableError::TableDoesNotExist(_)) => {}
+            table => {
+                for row in table?.iter()? {
+                    let (id, expires) = row?;
+                    self.out.revoked.push((id.value(), WallTime(expires.value())));
+                }
+            }
+        }
         self.about_objects(&txn, ADVICE, "what is advised of", |o, b| advice_from_bytes(o, b).err())?;
         self.about_objects(&txn, PROMISES, "the promised cut of", |o, b| promise_from_bytes(o, b).err())
     }

@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use dbcheck::{Mended, Salvaged, Shape, Whole};
 use mds::kv::{KvBatch, KvError, KvLimits, KvSnapshot, MetaKv};
+use mds::salvaged::Revoked;
 use redb::{Database, ReadableTable, TableHandle};
 use rt::{BlockingFile, DirLock, LocalFuture, RoomyFile, Rt};
+use types::WallTime;
 
 use crate::dir::{OpenError, STORE_FILE, lock};
 use crate::{Backend, TABLE};
@@ -50,18 +52,42 @@ pub async fn mend_database(rt: &Rt, dir: &Path, cache_bytes: usize) -> Result<Me
     done.map_err(|e| OpenError::Io(dir.join(STORE_FILE), e))
 }
 
-/// Makes a new database of the records that can still be read of the one in `dir`, of which no commit is whole. The damaged file stays
-/// beside it, under the name that is answered. Without a record nothing is changed.
+/// A new database that was made of a damaged one.
+#[derive(Debug)]
+pub struct Rebuilt {
+    /// What could be read. Without a record nothing was changed.
+    pub saved: Salvaged,
+    /// Where the damaged file is.
+    pub aside: PathBuf,
+    /// What stands for records that may be lost, a sentence each.
+    pub instead: Vec<String>,
+}
+
+/// Makes a new database of the records that can still be read of the one in `dir`, of which no commit is whole. Where any may be lost
+/// the store says so ([`mds::salvaged`]); `revoked`: what OSTs know of credentials.
 ///
 /// # Errors
 /// As [`examine`]; or there is no space for the new one.
-pub async fn salvage(rt: &Rt, dir: &Path, cache_bytes: usize) -> Result<(Salvaged, PathBuf), OpenError> {
+pub async fn salvage(rt: &Rt, dir: &Path, cache_bytes: usize, revoked: Revoked) -> Result<Rebuilt, OpenError> {
     let (_, _lock) = locked(rt, dir)?;
-    let made = dbcheck::rebuild(rt, dir, STORE_FILE, move |from, to| copy_records(from, to, cache_bytes)).await;
-    made.map_err(|(at, e)| OpenError::Io(at, e))
+    let (now, (tell, told)) = (rt.wall(), std::sync::mpsc::channel());
+    let make = move |from: &dyn BlockingFile, to: Box<dyn BlockingFile>| {
+        let (saved, instead) = copy_records(from, to, cache_bytes, &revoked, now)?;
+        let _ = tell.send(instead);
+        Ok(saved)
+    };
+    let made = dbcheck::rebuild(rt, dir, STORE_FILE, make).await;
+    let (saved, aside) = made.map_err(|(at, e)| OpenError::Io(at, e))?;
+    Ok(Rebuilt { saved, aside, instead: told.try_recv().unwrap_or_default() })
 }
 
-fn copy_records(from: &dyn BlockingFile, to: Box<dyn BlockingFile>, cache_bytes: usize) -> io::Result<Salvaged> {
+fn copy_records(
+    from: &dyn BlockingFile,
+    to: Box<dyn BlockingFile>,
+    cache_bytes: usize,
+    revoked: &Revoked,
+    now: WallTime,
+) -> io::Result<(Salvaged, Vec<String>)> {
     let mut builder = Database::builder();
     builder.set_cache_size(cache_bytes);
     let db = builder.create_with_backend(Backend(RoomyFile::new(to, 0)?)).map_err(io::Error::other)?;
@@ -78,7 +104,7 @@ fn copy_records(from: &dyn BlockingFile, to: Box<dyn BlockingFile>, cache_bytes:
         }
         write.commit().map_err(io::Error::other)
     };
-    let mut saved = Salvaged::default();
+    let (mut saved, mut is_newest) = (Salvaged::default(), true);
     for of in dbcheck::commits(from)? {
         saved = dbcheck::salvage(
             from,
@@ -94,9 +120,26 @@ fn copy_records(from: &dyn BlockingFile, to: Box<dyn BlockingFile>, cache_bytes:
         if saved.records > 0 {
             break;
         }
+        is_newest = false;
     }
     commit(&mut batch)?;
-    Ok(saved)
+    if saved.records == 0 || (saved.damaged_pages == 0 && is_newest) {
+        return Ok((saved, Vec::new()));
+    }
+    // What is missing looks like what never was.
+    let write = db.begin_write().map_err(io::Error::other)?;
+    let instead = {
+        let mut table = write.open_table(TABLE).map_err(io::Error::other)?;
+        table.retain(|key, _| !mds::salvaged::is_dropped(key)).map_err(io::Error::other)?;
+        let has_map = table.get(mds::keys::CLUSTER_MAP).map_err(io::Error::other)?.is_some();
+        let (rows, said) = mds::salvaged::instead(has_map, revoked, now);
+        for (key, value) in rows {
+            table.insert(&*key, &*value).map_err(io::Error::other)?;
+        }
+        said
+    };
+    write.commit().map_err(io::Error::other)?;
+    Ok((saved, instead))
 }
 
 fn locked(rt: &Rt, dir: &Path) -> Result<(Box<dyn BlockingFile>, DirLock), OpenError> {

@@ -9,7 +9,10 @@ use std::sync::Arc;
 
 use frames::FramePool;
 use mds::MkfsOptions;
+use mds::config_service::ClusterMap;
 use mds::kv::{Answer, KvBatch, MetaKv, unseal};
+use mds::record::HorizonRow;
+use mds::salvaged::Revoked;
 use rt::{BlockingFile, Rt};
 use types::{Rng, WallTime};
 
@@ -212,11 +215,15 @@ fn a_store_is_made_of_what_was_salvaged_and_the_damaged_one_stays_beside_it() {
         fs::write(&store, &bytes).unwrap();
         let at = dir.path().to_path_buf();
         let (found, aside) = on_shard(async move |rt| {
-            let (saved, aside) = store_redb::salvage(&rt, &at, CACHE_BYTES).await.unwrap();
+            let made = store_redb::salvage(&rt, &at, CACHE_BYTES, Revoked::default()).await.unwrap();
             let kv: Rc<dyn MetaKv> = store_redb::open(rt, &at, CACHE_BYTES).unwrap();
-            let found = all(&*kv).await;
-            assert_eq!(found.len() as u64, saved.records, "attempt {attempt}");
-            (found, aside)
+            let mut found = all(&*kv).await;
+            // Nothing tells whether there were any.
+            let horizon: HorizonRow = wire::decode(&found.remove(mds::keys::HORIZON).unwrap()).unwrap();
+            let map: ClusterMap = wire::decode(&found.remove(mds::keys::CLUSTER_MAP).unwrap()).unwrap();
+            assert!(horizon.doubting && map.client_key_revoked.0 != 0 && made.instead.len() == 3, "{made:?}");
+            assert_eq!(found.len() as u64, made.saved.records, "attempt {attempt}");
+            (found, made.aside)
         });
         assert!(found.len() + 1 >= records.len() && found.iter().all(|(k, v)| records.get(k) == Some(v)));
         assert!(fs::read(aside).unwrap() == bytes);
@@ -225,10 +232,50 @@ fn a_store_is_made_of_what_was_salvaged_and_the_damaged_one_stays_beside_it() {
     fs::write(&store, vec![0; whole.len()]).unwrap();
     let at = dir.path().to_path_buf();
     let said = on_shard(async move |rt| {
-        store_redb::salvage(&rt, &at, CACHE_BYTES).await.map(|(s, _)| s.records).map_err(|e| e.to_string())
+        store_redb::salvage(&rt, &at, CACHE_BYTES, Revoked::default())
+            .await
+            .map(|m| m.saved.records)
+            .map_err(|e| e.to_string())
     });
     assert!(matches!(&said, Ok(0)) || said.as_ref().unwrap_err().contains("where pages are"), "{said:?}");
     assert!(fs::read(&store).unwrap() == vec![0; whole.len()]);
+}
+
+#[test]
+fn sessions_and_answers_go_when_any_record_may_be_lost_and_stay_when_none_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().to_path_buf();
+    let session = mds::keys::session(types::ClientId(7));
+    let of_test = session.clone();
+    on_shard(async move |rt| {
+        fill(rt.clone(), &at, 2500).await;
+        let kv = store_redb::open(rt, &at, CACHE_BYTES).unwrap();
+        let mut batch = KvBatch::default();
+        batch.changes.insert(of_test, Some(b"who is connected".to_vec()));
+        batch.changes.insert(mds::keys::CLUSTER_MAP.into(), Some(wire::encode(&ClusterMap::default())));
+        kv.commit(Arc::new(batch)).await.unwrap();
+    });
+    let store = dir.path().join(store_redb::STORE_FILE);
+    let whole = fs::read(&store).unwrap();
+    for hit in [false, true] {
+        let mut bytes = whole.clone();
+        if hit {
+            let value = bytes.windows(8).rposition(|w| w == b"round 5 ").unwrap();
+            bytes[value] ^= 1;
+        }
+        fs::write(&store, &bytes).unwrap();
+        let at = dir.path().to_path_buf();
+        let (made, found) = on_shard(async move |rt| {
+            let made = store_redb::salvage(&rt, &at, CACHE_BYTES, Revoked::default()).await.unwrap();
+            let kv: Rc<dyn MetaKv> = store_redb::open(rt, &at, CACHE_BYTES).unwrap();
+            (made, all(&*kv).await)
+        });
+        assert_eq!(found.contains_key(&session[..]), !hit, "{made:?}");
+        assert_eq!(found.contains_key(mds::keys::HORIZON), hit, "{made:?}");
+        let map: ClusterMap = wire::decode(&found[mds::keys::CLUSTER_MAP]).unwrap();
+        assert_eq!(map, ClusterMap::default(), "it was saved");
+        assert_eq!(made.saved.damaged_pages > 0, hit);
+    }
 }
 
 #[test]
@@ -331,8 +378,8 @@ fn a_commit_that_was_whole_is_never_left_out_in_silence_after_a_crash() {
                         // It was promised: a repair gives up what was hit of it, not all that it brought.
                         let mended = store_redb::mend_database(&rt, &copy, CACHE_BYTES).await.unwrap();
                         assert_eq!(mended, dbcheck::Mended::No, "byte {byte}");
-                        let (_, aside) = store_redb::salvage(&rt, &copy, CACHE_BYTES).await.unwrap();
-                        fs::remove_file(aside).unwrap();
+                        let made = store_redb::salvage(&rt, &copy, CACHE_BYTES, Revoked::default()).await.unwrap();
+                        fs::remove_file(made.aside).unwrap();
                         let found = store_redb::examine(&rt, &copy, CACHE_BYTES).await.unwrap();
                         assert_eq!(found.faults, Vec::<String>::new(), "byte {byte}");
                         drop(found);

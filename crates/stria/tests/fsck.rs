@@ -6,7 +6,7 @@ mod support;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use support::{can_mount, good, stria, text};
+use support::{Cluster, can_mount, good, refused, stria, text};
 
 /// A cluster of two OSTs with some files; stopped. Directory and mount point.
 fn stopped() -> (tempfile::TempDir, PathBuf, PathBuf) {
@@ -144,6 +144,48 @@ fn a_damaged_metadata_database_is_found_and_its_records_are_saved() {
     assert!(saved > 0, "no flip hit a page that both commits have");
     fs::write(&store, &whole).unwrap();
     during(&c, &m, || assert_eq!(fs::read(m.join("before3")).unwrap(), [7; 5000]));
+}
+
+#[test]
+fn who_was_shut_out_stays_so_when_the_record_that_says_it_is_lost() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(2);
+    let all = c.mount("all", &[]);
+    fs::write(all.join("kept"), b"kept").unwrap();
+    let dir = PathBuf::from(c.path("c"));
+    let lab = good(&["credential", "issue", "lab", "--dir", text(&dir)]);
+    for name in ["lab", "client.key"] {
+        good(&["credential", "revoke", name, "--dir", text(&dir)]);
+    }
+    c.stop();
+    let store = dir.join("mdt0/mdt.redb");
+    let whole = fs::read(&store).unwrap();
+    // One of the pages that hold a cluster map is the newest commit's.
+    let hits = places(&store, b"-OST0001");
+    let said = hits.iter().rev().find_map(|at| {
+        fs::write(&store, &whole).unwrap();
+        flip(&store, *at);
+        let (code, said) = fsck(&dir, &["--repair"]);
+        assert!([0, 1].contains(&code), "byte {at}: {code} {said}");
+        said.contains("the cluster map was lost").then_some(said)
+    });
+    let said = said.expect("no flip hit a page that both commits have");
+    assert!(said.contains("client.key stays revoked") && said.contains("1 credential(s) stay revoked"), "{said}");
+    assert_eq!(fsck(&dir, &[]).0, 0);
+    c.start_mds();
+    (0..2).for_each(|i| c.start_oss(i));
+    let all = c.mount("all", &[]);
+    assert_eq!(fs::read(all.join("kept")).unwrap(), b"kept");
+    let again = c.path("again");
+    fs::create_dir(&again).unwrap();
+    for key in [text(&dir.join("keys/client.key")), lab.trim()] {
+        let key = format!("cluster.key_file={key}");
+        let (_, said) = refused(&["mount", "--dir", text(&dir), &again, "--set", &key]);
+        assert!(said.contains("was revoked"), "{key}: {said}");
+    }
+    c.stop();
 }
 
 #[test]
