@@ -18,7 +18,7 @@ use mds::check::Report;
 use mds::repair::{Objects, Stray};
 use mds::salvaged::Revoked;
 use oss::store::ObjectInfo;
-use rt::Rt;
+use rt::{DirLock, Rt};
 use store_file::format::Superblock;
 use store_file::{BadPlace, OpenError};
 use store_redb::Mended;
@@ -166,9 +166,12 @@ struct Checked {
     /// Highest object of each OST's sequence that is lost with a store which the OST had before.
     lost_through: BTreeMap<u64, u32>,
     faults: usize,
+    /// Of the OSTs' directories: nobody changes what was read before it is repaired.
+    locks: Vec<DirLock>,
 }
 
-/// Puts right what can be; how many things were done. What lies deeper goes first: what is found above it may be wrong.
+/// Puts right what can be; how many things were done. What lies deeper goes first: what is found above it may be wrong. The OSTs are
+/// locked since the check; a metadata store that was started since then refuses what was found.
 async fn repair(stores: &impl Stores, found: Checked) -> Result<usize, FsckError> {
     let mut done = 0;
     // OSTs first: what they know counts where the metadata store has lost it.
@@ -181,7 +184,6 @@ async fn repair(stores: &impl Stores, found: Checked) -> Result<usize, FsckError
     }
     for (index, superblock) in &found.headless {
         let Store { rt, dir } = stores.ost(*index);
-        let _lock = store_file::lock_dir(&rt, &dir).map_err(failed)?;
         store_file::mend(&rt, &dir, superblock).await.map_err(failed)?;
         stores.say(&format!("repaired: {}: block 0 of the data file was written anew", dir.display()));
         done += 1;
@@ -193,14 +195,12 @@ async fn repair(stores: &impl Stores, found: Checked) -> Result<usize, FsckError
     // Last: from here on nothing tells any more which files have these objects and blocks.
     for index in &found.bad_rows {
         let Store { rt, dir } = stores.ost(*index);
-        let _lock = store_file::lock_dir(&rt, &dir).map_err(failed)?;
         store_file::mend_rows(&rt, &dir, stores.cache_bytes()).await.map_err(failed)?;
         stores.say(&format!("repaired: {}: the rows of its database agree with each other", dir.display()));
         done += 1;
     }
     for (index, blocks) in &found.bad_blocks {
         let Store { rt, dir } = stores.ost(*index);
-        let _lock = store_file::lock_dir(&rt, &dir).map_err(failed)?;
         store_file::accept(&rt, &dir, stores.cluster(), blocks).await.map_err(failed)?;
         let (shown, n) = (dir.display(), blocks.len());
         stores.say(&format!("repaired: {shown}: {n} block(s) can be read again, with what is there"));
@@ -229,10 +229,7 @@ async fn mend(stores: &impl Stores, whose: Whose, revoked: &Revoked) -> Result<u
     let (Store { rt, dir }, cache_bytes) = (whose.store(stores), stores.cache_bytes());
     let mended = match whose {
         Whose::Mdt => store_redb::mend_database(&rt, &dir, cache_bytes).await.map_err(failed)?,
-        Whose::Ost(_) => {
-            let _lock = store_file::lock_dir(&rt, &dir).map_err(failed)?;
-            store_file::mend_database(&rt, &dir, cache_bytes).await.map_err(failed)?
-        }
+        Whose::Ost(_) => store_file::mend_database(&rt, &dir, cache_bytes).await.map_err(failed)?,
     };
     let shown = dir.display();
     match mended {
@@ -254,7 +251,6 @@ async fn salvage(stores: &impl Stores, whose: Whose, revoked: &Revoked) -> Resul
             (made.saved, made.aside, made.instead)
         }
         Whose::Ost(_) => {
-            let _lock = store_file::lock_dir(&rt, &dir).map_err(failed)?;
             let (saved, aside) = store_file::salvage(&rt, &dir, cache_bytes).await.map_err(failed)?;
             (saved, aside, Vec::new())
         }
@@ -412,7 +408,7 @@ async fn check_ost<S: Stores>(
         note_unreachable(stores, index, found);
         return Ok(());
     }
-    let _lock = store_file::lock_dir(&rt, &dir).map_err(failed)?;
+    found.locks.push(store_file::lock_dir(&rt, &dir).map_err(failed)?);
     let checked = store_file::check(&rt, &dir, data, stores.cache_bytes()).await.map_err(failed)?;
     checked.notes.iter().for_each(|n| stores.say(&format!("OST{index:04x}: {n}")));
     for fault in &checked.faults {

@@ -307,6 +307,13 @@ impl Report {
         self.parts.owns == 0
     }
 
+    /// The boot count as it was read, for a change that rests on this report; `None`: it cannot be read.
+    pub(crate) fn boot_as_found(&self) -> Option<(Key, Option<Vec<u8>>)> {
+        let key = keys::plain(keys::BOOT);
+        let found = self.parts.boot.map(|boot| boot.to_le_bytes().to_vec());
+        (!self.parts.damaged.contains(&key)).then_some((key, found))
+    }
+
     pub(crate) fn hash(&self) -> NameHash {
         let sb = &self.superblock;
         NameHash { key0: sb.hash_key0, key1: sb.hash_key1, mask: sb.hash_mask }

@@ -66,7 +66,7 @@ pub type Done = Vec<String>;
 /// Puts right what `report` found, and what `objects` says. Nothing to do: nothing is written.
 ///
 /// # Errors
-/// The store failed; then nothing changed.
+/// The store failed, or was started since it was read (`Conflict`); then nothing changed.
 pub async fn repair(kv: &Rc<dyn MetaKv>, report: &Report, objects: &Objects, now: WallTime) -> Result<Done, KvError> {
     let mut r = Repair::of(report, now);
     r.records(&objects.revoked);
@@ -89,7 +89,8 @@ pub async fn repair(kv: &Rc<dyn MetaKv>, report: &Report, objects: &Objects, now
             // Who hears of nothing believes that nothing more can be done.
             done.push(format!("{} record(s) agree with the others now", rows.len()));
         }
-        kv.commit(Arc::new(KvBatch { changes: rows, ..KvBatch::default() })).await?;
+        let expect = report.boot_as_found().into_iter().collect();
+        kv.commit(Arc::new(KvBatch { changes: rows, expect })).await?;
     }
     Ok(done)
 }

@@ -101,6 +101,25 @@ fn every_flipped_byte_of_every_record_is_found_and_names_the_record_and_hides_no
     }
 }
 
+#[test]
+fn a_report_of_before_a_start_repairs_nothing() {
+    let fs = store();
+    let kv = with(&fs, |map| drop(map.remove(&keys::inode(Fid::ROOT)[..])));
+    let report = look(&fs, &kv);
+    let boot = (report.parts.boot.unwrap() + 1).to_le_bytes();
+    let mut started = Vec::new();
+    seal(keys::BOOT, &boot, &mut started);
+    kv.tamper(|map| drop(map.insert(keys::BOOT.to_vec(), started)));
+    let before = kv.reopen();
+    let dynkv: Rc<dyn MetaKv> = kv.clone();
+    let refused = fs.world.run(repair(&dynkv, &report, &Objects::default(), WallTime(9))).unwrap_err();
+    assert!(matches!(refused, crate::kv::KvError::Conflict { .. }), "{refused}");
+    let (mut was, mut is) = (Map::new(), Map::new());
+    before.tamper(|map| was = map.clone());
+    kv.reopen().tamper(|map| is = map.clone());
+    assert!(was == is, "nothing was written");
+}
+
 /// Repairs until nothing is found; what was said.
 fn repaired(fs: &Fs, kv: &Rc<MemoryKv>, objects: &BTreeMap<ObjectId, u64>) -> Vec<String> {
     let mut said = Vec::new();
