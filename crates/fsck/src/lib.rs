@@ -199,7 +199,8 @@ async fn repair(stores: &impl Stores, found: Checked) -> Result<usize, FsckError
         stores.say(&format!("repaired: {}: the rows of its database agree with each other", dir.display()));
         done += 1;
     }
-    for (index, blocks) in &found.bad_blocks {
+    // Where rows went, blocks may be another object's by now: the next check tells whose they are.
+    for (index, blocks) in found.bad_blocks.iter().filter(|(index, _)| !found.bad_rows.contains(index)) {
         let Store { rt, dir } = stores.ost(*index);
         store_file::accept(&rt, &dir, stores.cluster(), blocks).await.map_err(failed)?;
         let (shown, n) = (dir.display(), blocks.len());
