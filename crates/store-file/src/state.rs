@@ -162,7 +162,7 @@ impl State {
 
     fn next_transno(&mut self, replay: Option<Transno>) -> Transno {
         self.changed = true;
-        let t = replay.unwrap_or(Transno(self.applied.0 + 1));
+        let t = replay.unwrap_or(Transno(self.applied.0.saturating_add(1)));
         self.applied = self.applied.max(t);
         t
     }

@@ -14,6 +14,7 @@ mod cuts;
 mod durable;
 mod eviction;
 mod flocks;
+mod forged;
 mod fsync;
 mod full;
 mod full_locks;

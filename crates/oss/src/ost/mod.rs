@@ -43,6 +43,10 @@ use crate::store::{
     Answers, Applied, BLOCK_BYTES, BlockRange, Fenced, ObjectAttr, ObjectStore, Space, StoreIdentity, Update,
 };
 
+/// Transactions that a server may have answered and not committed when it ended: far more than any has between two commits. What is
+/// numbered from a replay on must be above it.
+const REPLAYED_MAX: u64 = 1 << 40;
+
 /// One object storage target; see the module's head.
 pub struct Ost {
     pub(crate) rt: Rt,
@@ -62,6 +66,8 @@ pub struct Ost {
     pub(crate) quotas: quota::Quotas,
     /// Bytes of writes that have passed the space check and are not yet counted by the store.
     in_flight_bytes: Cell<u64>,
+    /// No server of before can have given a transaction a higher number than this.
+    replay_max: Transno,
     /// Answers of before the restart that were not asked for yet.
     recalled: RefCell<BTreeSet<(ClientId, Xid)>>,
     creators: creators::Creators,
@@ -122,6 +128,7 @@ impl Ost {
         }
         let (boot, revoked) = (store.boot(), store.revoked().into_iter().collect());
         let quotas = quota::Quotas::of_store(store.shares(), boot);
+        let replay_max = Transno(store.last_committed().0.saturating_add(REPLAYED_MAX));
         let ost = Rc::new_cyclic(|me| Ost {
             identity: store.identity(),
             rt,
@@ -139,6 +146,7 @@ impl Ost {
             revoked: RefCell::new(revoked),
             quotas,
             in_flight_bytes: Cell::new(0),
+            replay_max,
             recalled: RefCell::default(),
             creators: creators::Creators::default(),
             told: Cell::default(),
@@ -249,6 +257,11 @@ impl Ost {
     async fn serve(self: Rc<Self>, request: Request) {
         let (op, client, began) = (request.header.op, request.client(), self.rt.now());
         self.stats.borrow_mut().count_op(op);
+        if request.is_replay() && request.header.transno > self.replay_max {
+            let transno = request.header.transno;
+            tracing::warn!(%client, %transno, ?op, "a replay of what no server of before can have answered");
+            return request.reply::<()>(Err(FsError::Invalid));
+        }
         // A wish for a lock along with a read disturbs, when it is asked for.
         if !op.is(Class::CALM)
             && let Err(e) = self.disturb(&request).await

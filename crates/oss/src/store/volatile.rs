@@ -41,7 +41,7 @@ impl<T: Default> Books<T> {
     }
     /// A change is made, and made again under its number in a replay: the number.
     pub fn commit(&mut self, replay: Option<Transno>) -> Transno {
-        let transno = replay.unwrap_or(Transno(self.transno.0 + 1));
+        let transno = replay.unwrap_or(Transno(self.transno.0.saturating_add(1)));
         self.transno = self.transno.max(transno);
         transno
     }
