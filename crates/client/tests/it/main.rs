@@ -25,6 +25,7 @@ mod lock_ahead;
 mod migrate;
 mod missing;
 mod names;
+mod opening;
 mod overload;
 mod quota;
 mod reopen;
