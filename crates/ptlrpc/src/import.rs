@@ -217,6 +217,8 @@ pub struct Import {
     epoch: Cell<(u64, u64)>,
     /// The server may hold state of ours that was given up here: it is told goodbye before a session is used.
     forgotten: Cell<bool>,
+    /// The last session was ended by this client, which had given up all that it held under it: the next one has nothing to lose.
+    parted: Cell<bool>,
     /// What the identities of its sessions come from.
     key: SessionKey,
     /// Identities so far.
@@ -277,6 +279,7 @@ impl Import {
             uuid: Cell::new(0),
             epoch: Cell::new((0, 0)),
             forgotten: Cell::new(false),
+            parted: Cell::new(false),
             key,
             identities: Cell::new(1),
             identity: Cell::new(identity),

@@ -569,3 +569,28 @@ fn an_error_that_came_after_the_last_close_is_told_to_the_next_fsync_once() {
     assert_eq!(opened_after_a_loss(None), [Err(FsError::Io), Ok(())]);
     assert_eq!(opened_after_a_loss(Some("untold-forgotten")), [Ok(()); 2], "the bug is not seen");
 }
+
+/// What a read is answered that is begun when an OST has just been taken back that was given up.
+fn read_when_taken_back(bug: Option<&'static str>) -> Result<Vec<u8>, FsError> {
+    types::planted::plant(bug);
+    let world = World::new(1, 1, OstConfig::default());
+    let (one, _) = world.client(|_| {});
+    let read = world.run(Duration::from_secs(3600), async {
+        let file = create(&one, "f").await;
+        one.data().write(&file, 0, &[1; 100]).await.unwrap();
+        one.data().fsync(&file, false).await.unwrap();
+        let osc = one.osts().all()[0].clone();
+        osc.set_active(false);
+        world.sim.sleep(Duration::from_millis(10)).await;
+        osc.set_active(true);
+        one.data().read(&file, 0, 100).await.map(|b| b.to_vec())
+    });
+    types::planted::plant(None);
+    read
+}
+
+#[test]
+fn what_is_asked_of_an_ost_that_was_just_taken_back_does_not_end_with_the_session_of_before() {
+    assert!(read_when_taken_back(Some("parted-and-lost")).is_err());
+    assert_eq!(read_when_taken_back(None), Ok(vec![1; 100]));
+}

@@ -332,6 +332,7 @@ impl Import {
                 .unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;
         }
         self.forgotten.set(false);
+        self.parted.set(!types::planted!("parted-and-lost"));
         sink.close();
         Ok(())
     }

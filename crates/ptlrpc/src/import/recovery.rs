@@ -42,6 +42,7 @@ impl Import {
         } else if let Some(c) = &callbacks {
             lost.iter().for_each(|r| c.on_lost(r.header.op, &r.body));
         }
+        self.parted.set(false);
         if let Some(c) = &callbacks {
             c.on_connected(&session);
         }
@@ -75,9 +76,11 @@ impl Import {
         mut lost: Vec<Replayable>,
         callbacks: Option<&dyn Callbacks>,
     ) {
-        // A server that was restarted before it noted us has nothing of ours to lose when we hold nothing of it.
-        let nothing =
-            restarted && self.replay.borrow().is_empty() && callbacks.is_none_or(|c| c.state_replays().is_empty());
+        // A server that was restarted before it noted us has nothing of ours to lose when we hold nothing of it; nor has one that we had
+        // given up: what waits now is of the session that begins.
+        let nothing = (restarted || self.parted.get())
+            && self.replay.borrow().is_empty()
+            && callbacks.is_none_or(|c| c.state_replays().is_empty());
         if restarted {
             // Transactions of others may have taken the numbers of ours since: what was not known to be committed counts as lost.
             lost.extend(std::mem::take(&mut *self.replay.borrow_mut()).into_values());
