@@ -580,7 +580,8 @@ impl Service for Mds {
     fn session_connected(&self, client: ClientId) {
         if let Some(me) = self.me.borrow().upgrade() {
             me.repeat_callbacks(client);
-            if !me.map.settings().is_empty() {
+            // What changed while it was away was told to nobody there.
+            if !types::planted!("map-untold-to-the-away") {
                 me.tell_settings(client);
             }
         }

@@ -88,6 +88,10 @@ pub const BUGS: &[Bug] = &[
         "Who takes a server back that it had given up loses what it asked for since with the session of before.",
     ),
     bug("whole-unsettled", "An OST's store that is at rest does not sync which commit was whole."),
+    bug(
+        "map-untold-to-the-away",
+        "A client that was cut off while the cluster map changed does not hear of it when it is back.",
+    ),
     bug("sought-by-old-size", "A client looks for data up to the end that it was told before others wrote behind it."),
     bug(
         "frames-for-all",

@@ -77,3 +77,36 @@ fn df_counts_osts_that_are_being_connected_and_does_not_wait_for_one_that_is_awa
         });
     }
 }
+
+/// Whether a client uses an OST that was taken back by the map while the client was cut off from the metadata server.
+fn used_after_a_cut(bug: Option<&'static str>) -> bool {
+    types::planted::plant(bug);
+    let world = World::new(1, 2, OstConfig::default());
+    let ((one, _), (two, host)) = (world.client(|_| {}), world.client(|_| {}));
+    let used = world.run(Duration::from_secs(600), async {
+        let set = async |active: &str| {
+            let (pattern, value) = ("osp.*OST0001*.active".into(), Some(active.into()));
+            let q = wire::connect::ParamsRequest { pattern, value, ..Default::default() };
+            let reply: wire::connect::ParamsReply = one.sessions().mdc().ask(wire::Op::Params, &q).await.unwrap();
+            assert!(reply.error.is_empty(), "{}", String::from_utf8_lossy(&reply.error));
+        };
+        set("0").await;
+        world.sim.sleep(Duration::from_secs(1)).await;
+        assert!(!two.osts().all()[1].is_active());
+        world.sim.cut(&host, &world.mds_host);
+        set("1").await;
+        // The server's word to it is given up meanwhile.
+        world.sim.sleep(Duration::from_secs(20)).await;
+        world.sim.heal(&host, &world.mds_host);
+        world.sim.sleep(Duration::from_secs(30)).await;
+        two.osts().all()[1].is_active()
+    });
+    types::planted::plant(None);
+    used
+}
+
+#[test]
+fn who_was_cut_off_while_the_map_changed_hears_of_it_when_it_is_back() {
+    assert!(!used_after_a_cut(Some("map-untold-to-the-away")), "the bug is not seen");
+    assert!(used_after_a_cut(None));
+}
