@@ -122,7 +122,12 @@ pub async fn empty_mdt(
 pub async fn open_mdt(rt: &Rt, dir: &Path, wanted: Option<(u64, u64)>) -> Result<Rc<dyn MetaKv>, MdtError> {
     Ok(match Place::of_dir(dir)? {
         Some(place) => store_pg::open(rt, &place, wanted, store_pg::CACHE_BYTES_DEFAULT, Patience::Lease).await?,
-        None => store_redb::open(rt.clone(), dir, store_redb::CACHE_BYTES_DEFAULT)?,
+        None => {
+            let kv = store_redb::open(rt.clone(), dir, store_redb::CACHE_BYTES_DEFAULT)?;
+            // Nobody serves meanwhile: a full disk is an error.
+            kv.give_up();
+            kv
+        }
     })
 }
 

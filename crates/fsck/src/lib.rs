@@ -215,7 +215,12 @@ async fn repair_metadata(stores: &impl Stores, report: &Report, objects: &Object
     let Store { rt, dir } = stores.mdt();
     let kv: Rc<dyn MetaKv> = match stores.mdt_elsewhere().await.map_err(FsckError)? {
         Some(kv) => kv,
-        None => store_redb::open(rt.clone(), &dir, stores.cache_bytes()).map_err(failed)?,
+        None => {
+            let kv = store_redb::open(rt.clone(), &dir, stores.cache_bytes()).map_err(failed)?;
+            // On a full disk a repair fails: nobody would make space for it.
+            kv.give_up();
+            kv
+        }
     };
     let said = mds::repair::repair(&kv, report, objects, rt.wall()).await;
     let said = said.map_err(|e| FsckError(format!("repairing {}: {e}", dir.display())))?;

@@ -60,14 +60,15 @@ pub(crate) fn lock(rt: &Rt, dir: &Path) -> Result<DirLock, OpenError> {
     })
 }
 
+/// What is to be made waits for no space: nobody serves yet.
 fn open_file(rt: Rt, dir: &Path, cache_bytes: usize, create: bool, sums: PageSums) -> Result<Rc<RedbKv>, OpenError> {
     let lock = lock(&rt, dir)?;
     let path = dir.join(STORE_FILE);
     let file = rt.open_blocking(&path, create).map_err(|e| OpenError::Io(path.clone(), e))?;
     let space = rt.open(&path, OpenMode { create: false, direct: false }).ok();
     let file = Watched::new(file, sums).with(Whole::beside(&rt, &path));
-    let mut kv =
-        RedbKv::build(rt, file, cache_bytes, space, Some(lock)).map_err(|e| OpenError::Store(path.clone(), e))?;
+    let kv = RedbKv::build(rt, file, cache_bytes, space, Some(lock), !create);
+    let mut kv = kv.map_err(|e| OpenError::Store(path.clone(), e))?;
     kv.path = Some(path.clone());
     // The first commit would wait for space that may never come, before anybody is there to hear of it.
     if kv.room.likely() < START_BYTES {
@@ -113,7 +114,7 @@ pub fn open_at(rt: Rt, path: &Path, cache_bytes: usize) -> Result<Rc<RedbKv>, Op
     compare(&rt, path, crate::CHECK_BYTES_DEFAULT, cache_bytes, &sums)?;
     let file = rt.open_blocking(path, false).map_err(|e| OpenError::Io(path.into(), e))?;
     let file = Watched::new(file, sums).with(Whole::beside(&rt, path));
-    let kv = RedbKv::build(rt, file, cache_bytes, None, None);
+    let kv = RedbKv::build(rt, file, cache_bytes, None, None, true);
     kv.map(Rc::new).map_err(|e| OpenError::Store(path.into(), e))
 }
 

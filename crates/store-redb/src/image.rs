@@ -90,7 +90,10 @@ fn copy_records(
 ) -> io::Result<(Salvaged, Vec<String>)> {
     let mut builder = Database::builder();
     builder.set_cache_size(cache_bytes);
-    let db = builder.create_with_backend(Backend(RoomyFile::new(to, 0)?)).map_err(io::Error::other)?;
+    let file = RoomyFile::new(to, 0)?;
+    // Without space this is an error at once; there is nobody who would make some.
+    file.room().give_up();
+    let db = builder.create_with_backend(Backend(file)).map_err(io::Error::other)?;
     let mut batch: Vec<(Vec<u8>, Vec<u8>, bool)> = Vec::new();
     let commit = |batch: &mut Vec<(Vec<u8>, Vec<u8>, bool)>| -> io::Result<()> {
         let write = db.begin_write().map_err(io::Error::other)?;

@@ -87,15 +87,17 @@ impl RedbKv {
     /// `Io` and `Corrupt` as redb finds the file.
     pub fn on(rt: Rt, file: Box<dyn BlockingFile>, cache_bytes: usize) -> Result<Rc<RedbKv>, KvError> {
         let file = dbcheck::Watched::new(file, dbcheck::PageSums::default());
-        RedbKv::build(rt, file, cache_bytes, None, None).map(Rc::new)
+        RedbKv::build(rt, file, cache_bytes, None, None, true).map(Rc::new)
     }
 
+    /// `waits`: writes wait for space on a full medium; without anybody who serves they fail.
     fn build(
         rt: Rt,
         file: dbcheck::Watched,
         cache_bytes: usize,
         space: Option<Rc<dyn DiskFile>>,
         lock: Option<rt::DirLock>,
+        waits: bool,
     ) -> Result<RedbKv, KvError> {
         // The database checks what is there and falls back to the commit before: by what the medium has, not by what
         // memory has.
@@ -103,6 +105,9 @@ impl RedbKv {
         let sums = file.sums();
         let file = RoomyFile::new(Box::new(file), RESERVE_BYTES).map_err(|e| broken(&e))?;
         let room = file.room();
+        if !waits {
+            room.give_up();
+        }
         let mut builder = Database::builder();
         builder.set_cache_size(cache_bytes);
         let db = guarded(
@@ -124,6 +129,13 @@ impl RedbKv {
         )?;
         let (latched, pages) = (Rc::default(), Rc::default());
         Ok(RedbKv { rt, db: Arc::new((db, lock)), latched, space, room, path: None, pages, sums })
+    }
+}
+
+impl RedbKv {
+    /// No write waits for space any more: on a full medium it fails.
+    pub fn give_up(&self) {
+        self.room.give_up();
     }
 }
 

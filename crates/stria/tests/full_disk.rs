@@ -261,6 +261,49 @@ fn a_device_that_fails_is_an_error_at_once_and_said_by_status() {
 }
 
 #[test]
+fn a_restore_that_does_not_fit_ends_with_an_error_and_can_be_done_again() {
+    if !can_mount() {
+        return;
+    }
+    let small = Small::tmpfs("100m");
+    small.up(&["--osts", "1"]);
+    let at = small.path("m");
+    let here = at.clone();
+    watched(&at, move || (0..4000).for_each(|i| drop(File::create(here.join(format!("file{i}"))).unwrap())));
+    small.umount();
+    let (c, file) = (small.path("fs/c"), small.path("backup"));
+    let lines = ["restore", "backup"].map(|verb| ["mdt", verb, "--dir", text(&c), text(&file)].map(String::from));
+    let [restore, backup] = lines.each_ref().map(|line| line.each_ref().map(|w| &**w));
+    good(&backup);
+    fs::remove_dir_all(c.join("mdt0")).unwrap();
+    small.fill();
+    let other = OpenOptions::new().write(true).open(small.path("fs/other")).unwrap();
+    other.set_len(other.metadata().unwrap().len() - (700 << 10)).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_stria"));
+    let mut child = child.args(restore).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let until = std::time::Instant::now() + Duration::from_secs(120);
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if std::time::Instant::now() > until {
+            child.kill().unwrap();
+            panic!("hung");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let mut said = String::new();
+    io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut said).unwrap();
+    assert!(!status.success() && said.to_lowercase().contains("no space left"), "{status} {said}");
+    drop(other);
+    fs::remove_file(small.path("fs/other")).unwrap();
+    good(&restore);
+    small.up(&[]);
+    assert_eq!(names(&at).len(), 4000);
+    small.umount();
+}
+
+#[test]
 fn nothing_lands_below_a_mount_whose_daemon_was_killed_and_it_is_replaced() {
     if !can_mount() {
         return;
