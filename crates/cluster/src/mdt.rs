@@ -123,7 +123,9 @@ pub async fn open_mdt(rt: &Rt, dir: &Path, wanted: Option<(u64, u64)>) -> Result
     Ok(match Place::of_dir(dir)? {
         Some(place) => store_pg::open(rt, &place, wanted, store_pg::CACHE_BYTES_DEFAULT, Patience::Lease).await?,
         None => {
-            let kv = store_redb::open(rt.clone(), dir, store_redb::CACHE_BYTES_DEFAULT)?;
+            // Opened unchecked, a damaged last commit would be taken for one that a crash cut, and left out.
+            let (cache, most) = (store_redb::CACHE_BYTES_DEFAULT, store_redb::CHECK_BYTES_DEFAULT);
+            let kv = store_redb::open_checked(rt.clone(), dir, cache, most).await?;
             // Nobody serves meanwhile: a full disk is an error.
             kv.give_up();
             kv

@@ -147,6 +147,35 @@ fn a_damaged_metadata_database_is_found_and_its_records_are_saved() {
 }
 
 #[test]
+fn commands_that_read_a_damaged_metadata_store_refuse_it_and_change_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let (_dir, c, _m) = stopped();
+    let store = c.join("mdt0/mdt.redb");
+    let whole = fs::read(&store).unwrap();
+    let mut hit = 0;
+    for at in places(&store, b"before3") {
+        fs::write(&store, &whole).unwrap();
+        flip(&store, at);
+        if fsck(&c, &[]).0 == 0 {
+            continue;
+        }
+        hit += 1;
+        let damaged = fs::read(&store).unwrap();
+        for verb in ["backup", "export"] {
+            let file = c.join(format!("{verb}{hit}"));
+            let (_, said) = refused(&["mdt", verb, "--dir", text(&c), text(&file)]);
+            assert!(said.contains("is damaged") && said.contains("stria fsck"), "{verb}: {said}");
+            assert!(fs::read(&store).unwrap() == damaged, "{verb}: byte {at}");
+        }
+    }
+    assert!(hit > 0, "no flip hit a page of the last commit");
+    fs::write(&store, &whole).unwrap();
+    good(&["mdt", "backup", "--dir", text(&c), text(&c.join("whole"))]);
+}
+
+#[test]
 fn who_was_shut_out_stays_so_when_the_record_that_says_it_is_lost() {
     if !can_mount() {
         return;
