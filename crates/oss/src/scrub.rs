@@ -83,6 +83,14 @@ struct Scrub {
     rate: u64,
 }
 
+/// Why an object was not read to its end.
+enum Unread {
+    /// The store says so.
+    Store(FsError),
+    /// There are no turns any more.
+    Ended(FsError),
+}
+
 impl Scrub {
     fn is_over(&self) -> bool {
         !self.state.borrow().progress.goes_on(self.order)
@@ -100,12 +108,16 @@ impl Scrub {
             for info in &page {
                 match self.object(info.object, &mut next).await {
                     // It was removed meanwhile.
-                    Ok(()) | Err(FsError::NotFound) => {}
+                    Ok(()) | Err(Unread::Store(FsError::NotFound)) => {}
                     // Its map is damaged: nothing of it can be read.
-                    Err(FsError::Corrupt) => {
+                    Err(Unread::Store(FsError::Corrupt)) => {
                         self.fault(format!("object {}: its records do not match their checksums", info.object))
                     }
-                    Err(e) => return Err(e),
+                    Err(Unread::Store(e)) if self.store.failure().is_some() => return Err(e),
+                    Err(Unread::Store(e)) => {
+                        self.fault(format!("object {}: its records cannot be read: {e}", info.object));
+                    }
+                    Err(Unread::Ended(e)) => return Err(e),
                 }
                 if self.is_over() {
                     return Ok(());
@@ -139,20 +151,25 @@ impl Scrub {
         due.max(self.rt.now()) + Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / self.rate)
     }
 
-    async fn object(&self, object: ObjectId, next: &mut Instant) -> Result<(), FsError> {
+    async fn object(&self, object: ObjectId, next: &mut Instant) -> Result<(), Unread> {
         let mut at = 0;
-        while let Some(first) = self.store.seek(object, at, true).await? {
+        while let Some(first) = self.store.seek(object, at, true).await.map_err(Unread::Store)? {
             let range = BlockRange { first, count: BLOCKS_PER_STEP };
             self.rt.sleep_until(*next).await;
-            let permit = self.dispatch.background_turn(object, range).await?;
+            let permit = self.dispatch.background_turn(object, range).await.map_err(Unread::Ended)?;
             if self.is_over() {
                 return Ok(());
             }
-            if let Err(FsError::Corrupt) = self.store.read(object, range).await {
+            if self.store.read(object, range).await.is_err() {
                 for block in range.first..range.end() {
-                    if let Err(FsError::Corrupt) = self.store.read(object, BlockRange { first: block, count: 1 }).await
-                    {
-                        self.fault(format!("object {object}: block {block} does not match its checksum"));
+                    match self.store.read(object, BlockRange { first: block, count: 1 }).await {
+                        Ok(_) => {}
+                        Err(FsError::NotFound) => return Ok(()),
+                        Err(FsError::Corrupt) => {
+                            self.fault(format!("object {object}: block {block} does not match its checksum"));
+                        }
+                        Err(e) if self.store.failure().is_some() => return Err(Unread::Ended(e)),
+                        Err(e) => self.fault(format!("object {object}: block {block} cannot be read: {e}")),
                     }
                 }
             }

@@ -306,3 +306,28 @@ fn keys_that_say_live_are_parameters_with_the_same_values() {
         }
     }
 }
+
+#[test]
+fn a_scrub_counts_what_the_medium_does_not_give_back_and_reads_the_rest() {
+    let n = node(1, 1 << 30, OstConfig::default());
+    let (rt, ost, store) = (n.world.rt(), n.ost.clone(), n.store.clone());
+    n.world.run(async move {
+        let c = Client::new(rt.clone(), 1).await;
+        c.create(2).await;
+        for id in [1, 2] {
+            c.write_to(object(id), &[(0, &[7; 5 * 4096])], 0).await.unwrap();
+        }
+        store.set_unreadable(object(1), 3);
+        ost.set_params("obdfilter.*.scrub", "1000").unwrap();
+        let said = loop {
+            rt.sleep(Duration::from_secs(1)).await;
+            let said = String::from_utf8(ost.get_params("obdfilter.*.scrub")[0].value.to_vec()).unwrap();
+            if !said.starts_with("status: running") {
+                break said;
+            }
+        };
+        assert!(said.starts_with("status: complete") && said.contains("faults: 1\n"), "{said}");
+        assert!(said.contains(&format!("object {}: block 3 cannot be read", object(1))), "{said}");
+        assert!(said.contains("objects: 2 of 2"), "{said}");
+    });
+}

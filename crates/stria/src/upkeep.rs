@@ -52,10 +52,10 @@ fn read(connection: u32, pattern: &str) -> Result<Vec<(String, String)>, Failure
     Ok(all.iter().map(|p| (text(&p["name"]), text(&p["value"]))).collect())
 }
 
-/// The verb `scrub`. Exit code 0: nothing is wrong; 4: damage was found.
+/// The verb `scrub`. Exit code 0: everything was read and nothing is wrong; 4: damage was found.
 ///
 /// # Errors
-/// No mount of the cluster answers; a target does not exist, or went away.
+/// No mount of the cluster answers; a target does not exist, is not served, or was not read to its end.
 pub fn scrub(arguments: &cli::Scrub) -> Result<ExitCode, Failure> {
     let dir = ClusterDir::open(&arguments.dir)?;
     if let Some(wrong) = arguments.ost.iter().find(|i| !dir.has_ost(**i)) {
@@ -67,9 +67,15 @@ pub fn scrub(arguments: &cli::Scrub) -> Result<ExitCode, Failure> {
     }
     let connection = mount_of(&dir)?;
     let fs = &dir.fsname;
-    let patterns: Vec<String> = match &arguments.ost[..] {
-        [] => vec![format!("mdt.{fs}-MDT0000.scrub"), format!("obdfilter.{fs}-OST*.scrub")],
-        some => some.iter().map(|i| format!("obdfilter.{fs}-OST{i:04x}.scrub")).collect(),
+    // The patterns, and the targets that they are to reach.
+    let ost = |i: &u16| format!("{fs}-OST{i:04x}");
+    let (patterns, wanted): (Vec<String>, Vec<String>) = match &arguments.ost[..] {
+        [] => {
+            let mdt = format!("{fs}-MDT0000");
+            let patterns = vec![format!("mdt.{mdt}.scrub"), format!("obdfilter.{fs}-OST*.scrub")];
+            (patterns, [mdt].into_iter().chain(dir.ost_indices().iter().map(ost)).collect())
+        }
+        some => (some.iter().map(|i| format!("obdfilter.{}.scrub", ost(i))).collect(), some.iter().map(ost).collect()),
     };
     let value = if arguments.stop { "stop".to_string() } else { arguments.rate.to_string() };
     for pattern in &patterns {
@@ -78,15 +84,29 @@ pub fn scrub(arguments: &cli::Scrub) -> Result<ExitCode, Failure> {
     if arguments.background || arguments.stop {
         return Ok(ExitCode::SUCCESS);
     }
-    let mut faults = 0;
+    let mut read = Scrubbed::default();
     for pattern in &patterns {
-        faults += wait_for(connection, pattern)?;
+        wait_for(connection, pattern, &mut read)?;
     }
-    Ok(if faults == 0 { ExitCode::SUCCESS } else { ExitCode::from(UNCORRECTED) })
+    let away = wanted.iter().filter(|target| !read.targets.contains(target));
+    read.failed.extend(away.map(|target| format!("{target} is not served: nothing of it was read, or not all")));
+    if !read.failed.is_empty() {
+        return Err(Failure::from(read.failed.join("; ")));
+    }
+    Ok(if read.faults == 0 { ExitCode::SUCCESS } else { ExitCode::from(UNCORRECTED) })
+}
+
+/// What a scrub of several targets came to.
+#[derive(Default)]
+struct Scrubbed {
+    targets: Vec<String>,
+    faults: u64,
+    /// A sentence for each target that was not read to its end.
+    failed: Vec<String>,
 }
 
 /// Waits until all targets of a pattern are through, and prints what each found.
-fn wait_for(connection: u32, pattern: &str) -> Result<u64, Failure> {
+fn wait_for(connection: u32, pattern: &str, read_all: &mut Scrubbed) -> Outcome {
     let all = loop {
         let all = read(connection, pattern)?;
         if !all.iter().any(|(_, text)| text.starts_with("status: running")) {
@@ -94,19 +114,19 @@ fn wait_for(connection: u32, pattern: &str) -> Result<u64, Failure> {
         }
         std::thread::sleep(LOOK);
     };
-    let mut sum = 0;
     for (name, text) in all {
         let field = |key: &str| text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(": ")).unwrap_or("?");
         let (target, status) = (name.split('.').nth(1).unwrap_or("?"), field("status"));
         let bytes = field("bytes").parse().map_or_else(|_| "?".into(), format_size);
         say!("{target}: {status}, {bytes} read, {} fault(s)", field("faults"));
         text.lines().filter_map(|l| l.strip_prefix("fault: ")).for_each(|l| say!("{target}: {l}"));
-        sum += field("faults").parse().unwrap_or(0);
+        read_all.faults += field("faults").parse().unwrap_or(0);
+        read_all.targets.push(target.into());
         if status != "complete" {
-            return Err(Failure::from(format!("{target}: the scrub is {status}: its server's log says why")));
+            read_all.failed.push(format!("{target}: the scrub is {status}: its server's log says why"));
         }
     }
-    Ok(sum)
+    Ok(())
 }
 
 /// The verbs of `mdt`.

@@ -150,3 +150,22 @@ fn a_scrub_beside_work_finds_a_flipped_byte_and_status_names_it() {
     let (code, said) = refused(&["scrub", "--dir", &dir]);
     assert!(code == libc::ENOTCONN && said.contains("stria mount --dir"), "{said}");
 }
+
+#[test]
+fn a_scrub_fails_for_a_target_that_is_away_and_names_it() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(2);
+    let at = c.mount("m", &[]);
+    let dir = c.path("c");
+    fs::write(at.join("f"), content(1)).unwrap();
+    good(&["sync", text(&at)]);
+    c.oss[1].as_mut().unwrap().kill();
+    let (code, said) = run(&["scrub", "--dir", &dir]);
+    assert!(code != 0 && said.contains("-OST0001 is not served"), "{code} {said}");
+    assert!(said.contains("-OST0000: complete") && said.contains("-MDT0000: complete"), "{said}");
+    c.start_oss(1);
+    assert!(fs::read(at.join("f")).unwrap() == content(1));
+    c.stop();
+}

@@ -1,6 +1,6 @@
 //! Objects in memory: for tests and experiments that have no disk. Committed at once, gone with the process.
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use frames::FramePool;
@@ -66,6 +66,7 @@ pub struct MemoryStore {
     shares_take: Cell<Duration>,
     look_takes: Cell<Option<Duration>>,
     update_takes: Cell<Option<Duration>>,
+    unreadable: RefCell<BTreeSet<(ObjectId, u64)>>,
 }
 
 impl MemoryStore {
@@ -85,6 +86,7 @@ impl MemoryStore {
             shares_take: Cell::new(Duration::ZERO),
             look_takes: Cell::new(None),
             update_takes: Cell::new(None),
+            unreadable: RefCell::default(),
         })
     }
 
@@ -103,12 +105,20 @@ impl MemoryStore {
         self.update_takes.set(Some(time));
     }
 
+    /// From now on the medium does not give a block of an object back.
+    pub fn set_unreadable(&self, object: ObjectId, block: u64) {
+        self.unreadable.borrow_mut().insert((object, block));
+    }
+
     fn check(&self) -> StoreResult<()> {
         if self.closed.get() { Err(FsError::Io) } else { Ok(()) }
     }
 
     fn read_now(&self, object: ObjectId, range: BlockRange) -> StoreResult<Blocks> {
         self.check()?;
+        if self.unreadable.borrow().range((object, range.first)..(object, range.end())).next().is_some() {
+            return Err(FsError::Io);
+        }
         let state = self.state.borrow();
         let object = state.books.objects.get(&object).ok_or(FsError::NotFound)?;
         let mut out = Blocks::default();
