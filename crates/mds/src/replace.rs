@@ -65,6 +65,27 @@ pub async fn last_object(kv: &Rc<dyn MetaKv>, ost: OstIndex) -> Result<u32, KvEr
 /// # Errors
 /// The store failed, or a record is damaged; nothing changed then.
 pub async fn replace_ost(kv: &Rc<dyn MetaKv>, ost: OstIndex, uuid: u64, lost_through: u32) -> Result<(), KvError> {
+    let row = PrecreateRow { last_used: lost_through, ceiling: lost_through, ..PrecreateRow::default() };
+    name_store(kv, ost, uuid, lost_through, row).await
+}
+
+/// The same in a metadata store that was put back from a copy of before the replacement: what the OST has given out since stays.
+///
+/// # Errors
+/// As [`replace_ost`].
+pub async fn replaced_since(kv: &Rc<dyn MetaKv>, ost: OstIndex, uuid: u64, lost_through: u32) -> Result<(), KvError> {
+    let known = last_object(kv, ost).await?.max(lost_through);
+    let row = PrecreateRow { last_used: known, ceiling: known, newer: true, ..PrecreateRow::default() };
+    name_store(kv, ost, uuid, lost_through, row).await
+}
+
+async fn name_store(
+    kv: &Rc<dyn MetaKv>,
+    ost: OstIndex,
+    uuid: u64,
+    lost_through: u32,
+    row: PrecreateRow,
+) -> Result<(), KvError> {
     let snapshot = kv.snapshot().await?;
     let (map_key, row_key) = (keys::plain(keys::CLUSTER_MAP), keys::precreate(ost));
     let mut batch = KvBatch::default();
@@ -77,7 +98,6 @@ pub async fn replace_ost(kv: &Rc<dyn MetaKv>, ost: OstIndex, uuid: u64, lost_thr
         batch.changes.insert(map_key, Some(wire::encode(&map)));
     }
     if lost_through > 0 {
-        let row = PrecreateRow { last_used: lost_through, ceiling: lost_through, ..PrecreateRow::default() };
         batch.changes.insert(row_key, Some(wire::encode(&row)));
     }
     drop(snapshot);

@@ -169,3 +169,47 @@ fn a_scrub_fails_for_a_target_that_is_away_and_names_it() {
     assert!(fs::read(at.join("f")).unwrap() == content(1));
     c.stop();
 }
+
+/// Starts all servers, and mounts.
+fn serve(c: &mut Cluster) -> std::path::PathBuf {
+    c.start_mds();
+    (0..2).for_each(|i| c.start_oss(i));
+    c.mount("m", &[])
+}
+
+#[test]
+fn a_backup_of_before_an_ost_was_replaced_knows_the_new_store_when_it_is_put_back() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(2);
+    let at = c.mount("m", &[]);
+    let (dir, file) = (c.path("c"), c.path("backup"));
+    let on = |ost: &str, path: &Path| {
+        good(&["setstripe", "-i", ost, "-c", "1", text(path)]);
+        fs::write(path, content(3)).unwrap();
+    };
+    on("0", &at.join("stays"));
+    on("1", &at.join("lost"));
+    good(&["mdt", "backup", "--dir", &dir, &file]);
+    c.stop();
+    fs::remove_dir_all(Path::new(&dir).join("ost1")).unwrap();
+    good(&["ost", "replace", "1", "--dir", &dir]);
+    let at = serve(&mut c);
+    on("1", &at.join("later"));
+    c.stop();
+    fs::remove_dir_all(Path::new(&dir).join("mdt0")).unwrap();
+    good(&["mdt", "restore", "--dir", &dir, &file]);
+    let at = serve(&mut c);
+    on("1", &at.join("again"));
+    assert!(fs::read(at.join("again")).unwrap() == content(3) && fs::read(at.join("stays")).unwrap() == content(3));
+    assert_eq!(fs::read(at.join("lost")).unwrap_err().raw_os_error(), Some(libc::EIO));
+    c.stop();
+    let (code, said) = run(&["fsck", "--dir", &dir, "--data", "--repair"]);
+    assert!(code == 1 && said.ends_with("0 fault(s)\n"), "{code} {said}");
+    let at = serve(&mut c);
+    let saved: Vec<Vec<u8>> =
+        fs::read_dir(at.join("lost+found")).unwrap().map(|e| fs::read(e.unwrap().path()).unwrap()).collect();
+    assert!(saved.contains(&content(3)), "what was written between backup and restore is in lost+found");
+    c.stop();
+}

@@ -209,10 +209,28 @@ impl ClusterDir {
         let kv = empty_mdt(rt, &place.at, database.as_ref(), &self.fsname, identity).await;
         let kv = kv.map_err(|e| Failure::from(e.to_string()))?;
         let restored = mds::backup::restore(rt, file, &kv, identity, kind).await;
-        drop(kv);
         let header = restored.map_err(|e| Failure::from(format!("{}: {e}", file.display())))?;
+        if kind == mds::backup::Kind::Backup {
+            self.name_replaced(rt, &kv).await?;
+        }
+        drop(kv);
         place.finish()?;
         Ok(header)
+    }
+
+    /// OSTs that got a new store after a copy was made are known by that one in the store that was made of the copy.
+    async fn name_replaced(&self, rt: &Rt, kv: &Rc<dyn MetaKv>) -> Outcome {
+        let failed = |e: KvError| self.mdt_failed(&e);
+        for (ost, uuid) in mds::replace::stores(kv).await.map_err(failed)?.osts {
+            let Some(now) = self.uuid_of(&format!("ost{}", ost.0)).filter(|now| *now != uuid) else { continue };
+            let lost = match store_file::identity(rt, &self.ost(ost.0)).await {
+                Ok((there, lost)) if there.uuid == now => lost,
+                _ => mds::replace::last_object(kv, ost).await.map_err(failed)?,
+            };
+            mds::replace::replaced_since(kv, ost, now, lost).await.map_err(failed)?;
+            note!("OST{:04x} has another store since the copy was made: objects of before are lost", ost.0);
+        }
+        Ok(())
     }
 
     /// Opens the metadata store; `InUse`: a server has it.
