@@ -184,7 +184,7 @@ fn a_newest_commit_that_the_medium_changed_is_named_after_a_kill_and_not_left_ou
 /// What is known of the last commit when the power failed some seconds after it.
 fn known_after_a_power_loss(seed: u64, bug: Option<&'static str>) -> Option<u64> {
     types::planted::plant(bug);
-    let world = TestWorld::new(1, 64 << 20);
+    let world = TestWorld::new(seed, 64 << 20);
     world.run(async {
         let store = filled(world.rt()).await;
         world.rt().sleep(types::Duration::from_secs(5)).await;
