@@ -166,12 +166,9 @@ impl Data {
         let (tell, told) = oneshot();
         let (me, inode, s) = (self.clone(), inode.clone(), s.clone());
         self.rt.spawn(async move {
-            // An append finds the end of before or of after.
+            // An append finds the end of before or of after, and one in several pieces is not cut between them.
             let appending = match s.objects.first().filter(|_| !types::planted!("appended-amid-a-cut")) {
-                Some(first) => {
-                    inode.kept_append.give_up();
-                    Some(AppendTurn::take(first.appending.clone()).await)
-                }
+                Some(first) => Some(AppendTurn::take(first.appending.clone()).await),
                 None => None,
             };
             let turn = SizeTurn::of(&inode).await;

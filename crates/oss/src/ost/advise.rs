@@ -297,7 +297,11 @@ impl Ost {
             if whole.await != Some(false) {
                 break;
             }
-            copied = self.fetch_fast(object, turn).await?.map(|f| self.copy(f));
+            copied = match self.fetch_fast(object, turn).await {
+                // It was removed meanwhile.
+                Err(FsError::NotFound) => break,
+                again => again?.map(|f| self.copy(f)),
+            };
         }
         self.advised.on_fetched(object, turn);
         Ok(())
