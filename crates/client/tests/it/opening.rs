@@ -13,18 +13,7 @@ fn a_file_that_was_opened_as_the_metadata_server_died_keeps_its_data_whoever_rem
     types::planted::plant(Some("map-untold-to-the-away"));
     for (seed, flags) in [(0, 0), (1, O_RDWR)] {
         let world = World::new(seed, 2, OstConfig::default());
-        let (one, _) = world.client(|_| {});
-        let fid = world.run(Duration::from_secs(600), async {
-            let file = create_on(&one, "there", 1).await;
-            one.data().write(&file, 0, &[1; 1000]).await.unwrap();
-            one.release(&file).await.unwrap();
-            assert!(one.leave().await);
-            world.lose_power(1);
-            world.kill_mds();
-            world.mds_forgets_ost(1).await;
-            world.restart_mds().await;
-            file.fid()
-        });
+        let fid = file_on_a_forgotten_ost(&world);
         // It has the map of before, and asks for that of now when it meets the file.
         let (two, host) = world.client_of(1);
         world.sim.cut(&host, &world.mds_host);

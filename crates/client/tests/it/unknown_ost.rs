@@ -4,18 +4,7 @@ use crate::world::*;
 #[test]
 fn an_open_whose_answer_cannot_be_taken_in_is_closed_at_the_metadata_server() {
     let world = World::new(1, 2, OstConfig::default());
-    let (one, _) = world.client(|_| {});
-    let fid = world.run(Duration::from_secs(600), async {
-        let file = create_on(&one, "there", 1).await;
-        one.data().write(&file, 0, &[1; 1000]).await.unwrap();
-        one.release(&file).await.unwrap();
-        assert!(one.leave().await);
-        world.lose_power(1);
-        world.kill_mds();
-        world.mds_forgets_ost(1).await;
-        world.restart_mds().await;
-        file.fid()
-    });
+    let fid = file_on_a_forgotten_ost(&world);
     let (two, _) = world.client_of(1);
     world.run(Duration::from_secs(600), async {
         for flags in [0, O_RDWR] {

@@ -414,6 +414,21 @@ pub async fn create_on(c: &Rc<Client>, name: &str, ost: u16) -> Rc<OpenFile> {
     let new = NewFile { flags: O_RDWR | O_CREAT, mode: 0o644, layout: &layout, ..NewFile::default() };
     c.create_open(&root(), Fid::ROOT, name.as_bytes(), new).await.unwrap().1
 }
+/// A file "there" with 1,000 bytes on the second OST, which neither runs nor is known to the metadata server any more; nor is its client.
+pub fn file_on_a_forgotten_ost(world: &World) -> Fid {
+    let (one, _) = world.client(|_| {});
+    world.run(Duration::from_secs(600), async {
+        let file = create_on(&one, "there", 1).await;
+        one.data().write(&file, 0, &[1; 1000]).await.unwrap();
+        one.release(&file).await.unwrap();
+        assert!(one.leave().await);
+        world.lose_power(1);
+        world.kill_mds();
+        world.mds_forgets_ost(1).await;
+        world.restart_mds().await;
+        file.fid()
+    })
+}
 /// A file over all OSTs in order, [`STRIPE`] bytes at a time.
 pub async fn create_striped(c: &Rc<Client>, name: &str) -> Rc<OpenFile> {
     let mut spec = layout::LayoutSpec::default();
