@@ -473,7 +473,7 @@ impl<F: OfFile> PageOwner for Object<F> {
 
 #[cfg(test)]
 mod tests {
-    use datapath::{Answer, Fate, Flushing, Target, TargetLimits};
+    use datapath::{Answer, Due, Fate, Flushing, Target, TargetLimits};
     use frames::FramePool;
     use types::Fid;
 
@@ -516,7 +516,7 @@ mod tests {
     }
     fn take(object: &Object, target: &mut Target<()>) -> (WriteOut, Bulk) {
         assert!(target.window.on_try());
-        let (out, ()) = target.on_place(&(), Extent::ALL, &mut Alone(object)).write.expect("a page is dirty");
+        let (out, ()) = target.on_place(&(), Due::all(Extent::ALL), &mut Alone(object)).write.expect("a page is dirty");
         let bulk = object.bulk_of(&out);
         (out, bulk)
     }
@@ -625,7 +625,11 @@ mod tests {
         let mut frames = NewFrames::new(o.cache.pool(), 1);
         let again = o.write_page(0, 0, &[9; FRAME_BYTES], PageAccess::fine(0), &mut frames);
         assert_eq!((again, bulk.to_vec()[0], byte_of(&o, 0)), (Ok(Some(true)), 7, Some(9)));
-        assert_eq!(o.with_pages(|p| p.flushing(Extent::ALL)), Flushing::UnderWay, "the older version is on its way");
+        assert_eq!(
+            o.with_pages(|p| p.flushing(Due::all(Extent::ALL))),
+            Flushing::UnderWay,
+            "the older version is on its way"
+        );
         o.zero_from(PAGE + 50);
         let page = o.get(1, None).unwrap();
         assert_eq!((page.bytes()[49], page.bytes()[50], bulk.to_vec()[FRAME_BYTES + 50]), (7, 0, 7));

@@ -42,11 +42,11 @@ mod writeout;
 pub use attempts::{Answer, Attempts, Next};
 pub use books::Books;
 pub(crate) use pages::Outgoing;
-pub use pages::{Claimed, Dropped, Gone, Moment, Pages, Part, WriteOut, page_range};
+pub use pages::{Claimed, Dropped, Due, Flushing, Gone, Moment, Pages, Part, WriteOut, page_range};
 pub use target::{Target, TargetLimits};
 pub use unsynced::{Fsync, Unsynced};
 pub use window::{Rank, Ticket, Window};
-pub use writeout::{Chosen, ChosenOf, Fate, Flushing, Objects, Round};
+pub use writeout::{Chosen, ChosenOf, Fate, Objects, Round};
 
 /// Bytes of a page.
 pub const PAGE: u64 = types::PAGE_BYTES as u64;

@@ -15,9 +15,11 @@ use rustc_hash::FxBuildHasher;
 use types::Extent;
 
 mod dropping;
+mod due;
 mod parts;
 mod sizes;
 pub use dropping::Gone;
+pub use due::{Due, Flushing};
 pub use parts::Part;
 pub use sizes::Moment;
 
@@ -32,6 +34,10 @@ struct Block<P> {
     /// Of pages that are loading, the claim whose answer counts.
     claims: [u32; BLOCK as usize],
     dirty: u64,
+    /// Of dirty pages, how many flushes had begun when they became so.
+    dirtied: [u32; BLOCK as usize],
+    /// Of pages that are being written, the same of the version that is on its way.
+    taken: [u32; BLOCK as usize],
     /// Dirty pages that took grant.
     granted: u64,
     writeback: u64,
@@ -47,6 +53,8 @@ impl<P> Block<P> {
             loading: 0,
             claims: [0; BLOCK as usize],
             dirty: 0,
+            dirtied: [0; BLOCK as usize],
+            taken: [0; BLOCK as usize],
             granted: 0,
             writeback: 0,
             ahead: 0,
@@ -83,6 +91,8 @@ pub struct Pages<P> {
     /// Grows with each cut of this client and each lock that it is given.
     moment: Moment,
     next_claim: u32,
+    /// Flushes that have begun ([`Pages::due_now`]); goes round.
+    flushes: u32,
     /// Pages (first, one past the last) that a request under way changes at the OST.
     changes: Vec<(u64, u64)>,
     /// It has its place in the order of write-out.
@@ -145,6 +155,7 @@ impl<P> Default for Pages<P> {
             fresh: None,
             moment: Moment::default(),
             next_claim: 1,
+            flushes: 0,
             changes: Vec::new(),
             listed: false,
         }
@@ -358,6 +369,9 @@ impl<P> Pages<P> {
         block.ahead &= !(1 << bit);
         let was_clean = block.dirty >> bit & 1 == 0;
         self.fresh = ((block.dirty | block.writeback) >> bit & 1 == 0).then_some(page);
+        if was_clean || types::planted!("due-put-off") {
+            block.dirtied[bit as usize] = self.flushes;
+        }
         if was_clean {
             block.dirty |= 1 << bit;
             self.dirty_pages += 1;
@@ -370,16 +384,6 @@ impl<P> Pages<P> {
         if let Some(b) = self.blocks.get_mut(&(page / BLOCK)) {
             b.granted |= 1 << (page % BLOCK) & b.dirty;
         }
-    }
-    /// The first dirty page of the extent that is not being written.
-    #[must_use]
-    pub fn first_dirty(&self, extent: Extent) -> Option<u64> {
-        let (first, end) = page_range(extent);
-        self.dirty_blocks.range(first / BLOCK..=(end.saturating_sub(1)) / BLOCK).find_map(|(key, _)| {
-            let b = self.blocks.get(key)?;
-            let ready = b.dirty & !b.writeback & mask_of(*key, first, end);
-            (ready != 0).then(|| key * BLOCK + u64::from(ready.trailing_zeros()))
-        })
     }
     /// Whether a dirty page took grant.
     #[must_use]
@@ -425,6 +429,7 @@ impl<P> Pages<P> {
                 }
                 self.writeback_pages += usize::from(block.writeback & mask == 0);
                 block.writeback |= mask;
+                block.taken[bit as usize] = block.dirtied[bit as usize];
                 if part.is_none() && self.tails.get(&page).is_some_and(|tail| *tail < page * PAGE + valid) {
                     // The object is to be longer: the page is written to its end.
                     self.tails.remove(&page);

@@ -4,7 +4,7 @@
 //! One RPC takes pages of one object in ascending order, as many as it may: under one lock, whose right it carries, either with
 //! grant or without, whatever lies between them. The driver is asked for the right when the RPC is made up, and is handed the
 //! pages' numbers; it finds the bytes itself.
-use crate::{Answer, Dropped, Outgoing, PAGE, Pages, Target, WriteOut};
+use crate::{Answer, Dropped, Due, Outgoing, PAGE, Pages, Target, WriteOut};
 use alloc::vec::Vec;
 use types::Extent;
 
@@ -49,18 +49,6 @@ pub struct Round {
     left: usize,
 }
 
-/// How far a flush is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use]
-pub enum Flushing {
-    /// Nothing of the extent is dirty or under way: all that was dirty when the flush began is out, or was told as lost.
-    Over,
-    /// Ask for a place in the window, and for a write ([`Target::on_place`]) when it is there.
-    Ready,
-    /// What is left is under way. Look again when a write of the object has ended, or pages of it were dropped.
-    UnderWay,
-}
-
 /// What becomes of a write RPC's pages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[must_use]
@@ -75,17 +63,6 @@ pub enum Fate {
     Lost,
 }
 
-impl<P> Pages<P> {
-    /// How far a flush of the extent is.
-    pub fn flushing(&self, extent: Extent) -> Flushing {
-        if self.first_dirty(extent).is_some() {
-            return Flushing::Ready;
-        }
-        let over = !self.is_unwritten(extent) || types::planted!("flush-ends-under-way");
-        if over { Flushing::Over } else { Flushing::UnderWay }
-    }
-}
-
 impl<K: Clone> Target<K> {
     /// Whether write-out begins before anybody waits for it: much is dirty, here or (`dirty` of `pages_max`) in the cache.
     #[must_use]
@@ -96,7 +73,7 @@ impl<K: Clone> Target<K> {
     #[must_use]
     pub fn next_full<O: Objects<K>>(&mut self, key: &K, objects: &mut O) -> Option<ChosenOf<K, O>> {
         let full = objects.with_pages(key, |p| p.dirty_pages() >= self.rpc_pages_max())?;
-        let chosen = (full && self.window.on_try()).then(|| self.on_place(key, Extent::ALL, objects));
+        let chosen = (full && self.window.on_try()).then(|| self.on_place(key, Due::all(Extent::ALL), objects));
         // Versions of all of them may be under way.
         chosen.filter(Chosen::is_something)
     }
@@ -118,7 +95,7 @@ impl<K: Clone> Target<K> {
                 self.on_left(key);
                 break;
             }
-            let chosen = (dirty > 0).then(|| self.on_place(&key, Extent::ALL, objects));
+            let chosen = (dirty > 0).then(|| self.on_place(&key, Due::all(Extent::ALL), objects));
             if chosen.as_ref().is_some_and(|c| c.write.is_some()) {
                 self.on_left(key);
                 return chosen;
@@ -132,14 +109,15 @@ impl<K: Clone> Target<K> {
         round.left = 0;
         None
     }
-    /// There is a place for a write of an extent: makes it up of as many pages as it takes, beginning with the first. Without
-    /// a write in the answer the place is free again.
-    pub fn on_place<O: Objects<K>>(&mut self, key: &K, extent: Extent, objects: &mut O) -> ChosenOf<K, O> {
+    /// There is a place for a write of what is due: makes it up of as many pages as it takes, beginning with the first that is due.
+    /// Without a write in the answer the place is free again.
+    pub fn on_place<O: Objects<K>>(&mut self, key: &K, due: Due, objects: &mut O) -> ChosenOf<K, O> {
         let mut chosen = Chosen { key: key.clone(), gone: Vec::new(), write: None };
-        if let Some(page) = objects.with_pages(key, |p| p.first_dirty(extent)).flatten() {
+        if let Some(page) = objects.with_pages(key, |p| p.first_due(due)).flatten() {
             let (right, within) = objects.right_to(key, page);
             let within = if types::planted!("write-beyond-lock") { Extent::ALL } else { within.align_out(PAGE) };
-            let reach = extent.intersect(&within).unwrap_or(Extent::EMPTY);
+            let from = Extent::new(page * PAGE, due.extent().end.max(page * PAGE));
+            let reach = from.intersect(&within).unwrap_or(Extent::EMPTY);
             let max = if types::planted!("rpc-too-long") { usize::MAX } else { self.rpc_pages_max() };
             if let Some(Outgoing { out, gone }) = objects.with_pages(key, |p| self.take(p, reach, max)) {
                 chosen.gone = gone;
@@ -176,7 +154,7 @@ impl<K> Target<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Rank, TargetLimits};
+    use crate::{Flushing, Rank, TargetLimits};
     use types::Instant;
 
     /// Two objects; every `.1` pages are under a lock of their own.
@@ -242,7 +220,7 @@ mod tests {
         write(&mut t, &mut o, 0, 1);
         let (out, _) = t.next_full(&0, &mut o).and_then(|c| c.write).unwrap();
         assert_eq!(
-            (o.0[0].flushing(Extent::ALL), o.0[0].flushing(Extent::from(2 * PAGE))),
+            (o.0[0].flushing(Due::all(Extent::ALL)), o.0[0].flushing(Due::all(Extent::from(2 * PAGE)))),
             (Flushing::UnderWay, Flushing::Over)
         );
         [0, 1].into_iter().for_each(|page| write(&mut t, &mut o, 0, page));
@@ -250,9 +228,9 @@ mod tests {
         assert!(t.next_full(&0, &mut o).is_none(), "older versions are under way");
         let urgent = t.window.on_ask(Rank::Urgent(Instant(1)), 0);
         assert_eq!(t.window.next_admitted().map(|a| a.0), Some(urgent), "the place is free");
-        assert!(t.on_place(&0, Extent::ALL, &mut o).write.is_none() && t.window.on_try());
+        assert!(t.on_place(&0, Due::all(Extent::ALL), &mut o).write.is_none() && t.window.on_try());
         assert_eq!(t.on_write_ended(&mut o.0[0], &out, Answer::Done, true), Fate::Written);
-        assert_eq!(o.0[0].flushing(Extent::ALL), Flushing::Ready);
+        assert_eq!(o.0[0].flushing(Due::all(Extent::ALL)), Flushing::Ready);
     }
 
     #[test]
@@ -263,7 +241,7 @@ mod tests {
                 t.books.on_session(2, false, 0);
             }
             write(&mut t, &mut o, 0, 0);
-            let (out, _) = t.on_place(&0, Extent::ALL, &mut o).write.unwrap();
+            let (out, _) = t.on_place(&0, Due::all(Extent::ALL), &mut o).write.unwrap();
             let (fate, grant) = (t.on_write_ended(&mut o.0[0], &out, answer, in_use), t.books.grant_bytes());
             assert_eq!((t.books.dirty_bytes(), t.books.charged_bytes()), (0, 0));
             assert_eq!(grant, if granted { 100 * PAGE } else { 0 }, "the OST has not taken it");

@@ -1,7 +1,7 @@
 //! Writing dirty pages out, and everything else that changes an object.
 use std::rc::{Rc, Weak};
 
-use datapath::{Attempts, Fate, Flushing, Fsync, Gone, Next, Objects, Pages, WriteOut};
+use datapath::{Attempts, Due, Fate, Flushing, Fsync, Gone, Next, Objects, Pages, WriteOut};
 use frames::{Bulk, FRAME_BYTES};
 use ldlm::{DenyReason, EnqueueFlags, LockCookie, LockDesc, LockMode, LockPolicyData};
 use ptlrpc::turns::Rank;
@@ -307,13 +307,17 @@ impl Osc {
         Ok(())
     }
 
-    /// Writes out what is dirty in the extent and waits until nothing of it is under way. Errors are kept with the
-    /// file.
+    /// Writes out what is dirty in the extent and waits until nothing of it is under way. Whoever only asks for it waits for what was
+    /// written until now, whatever is written meanwhile. Errors are kept with the file.
     pub(crate) async fn flush(self: &Rc<Self>, object: &Rc<Object>, extent: Extent, why: Why<'_>) {
         let key = Rc::downgrade(object);
+        let due = match why {
+            Why::Asked => object.with_pages(|pages| pages.due_now(extent)),
+            _ => Due::all(extent),
+        };
         loop {
             let changed = object.changed.wait();
-            match object.with_pages(|pages| pages.flushing(extent)) {
+            match object.with_pages(|pages| pages.flushing(due)) {
                 Flushing::Over => return,
                 Flushing::UnderWay => changed.await,
                 Flushing::Ready => {
@@ -321,7 +325,7 @@ impl Osc {
                     let rank = place.rank;
                     // It is the RPC's now, or given back by the room.
                     std::mem::forget(place);
-                    let chosen = self.choose(|target, objects| target.on_place(&key, extent, objects));
+                    let chosen = self.choose(|target, objects| target.on_place(&key, due, objects));
                     if !self.start_write(chosen, rank) {
                         self.rpcs.settle();
                     }

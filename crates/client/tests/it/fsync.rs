@@ -120,3 +120,46 @@ fn an_fsync_comes_to_its_end_although_another_client_writes_all_the_time() {
         over.set(true);
     });
 }
+
+/// Another program of the same client writes all the time, to pages that were written before and to others: what was written before an
+/// fsync or a sync is waited for, and not what comes meanwhile.
+#[test]
+fn an_fsync_and_a_sync_come_to_their_end_although_the_same_client_writes_all_the_time() {
+    let world = World::new(1, 2, OstConfig::default());
+    let ((one, host), want) = (world.client(|_| {}), pattern(0, BYTES, 7));
+    world.run(Duration::from_secs(3), async {
+        let (file, over) = (create_striped(&one, "f").await, Rc::new(Cell::new(false)));
+        one.data().write(&file, 4 * MIB, &want).await.unwrap();
+        for at in [0, STRIPE, 5 * MIB, 5 * MIB + STRIPE] {
+            let (writer, mine, stop) = (one.clone(), file.clone(), over.clone());
+            one.rt().spawn(async move {
+                for n in 0u64.. {
+                    if stop.get() {
+                        break;
+                    }
+                    writer.data().write(&mine, at + n % 16 * 4 * KIB, &[n as u8; 5000]).await.unwrap();
+                    writer.rt().sleep(Duration::from_micros(10)).await;
+                }
+            });
+        }
+        for round in 0..10 {
+            let began = one.rt().now();
+            match round % 2 {
+                0 => one.data().fsync(&file, false).await.unwrap(),
+                _ => one.sync_all().await.unwrap(),
+            }
+            let took = one.rt().now().since(began);
+            assert!(took < Duration::from_millis(200), "{took:?} of simulated time");
+        }
+        over.set(true);
+    });
+    (0..2).for_each(|i| world.lose_power(i));
+    host.kill();
+    one.abandon();
+    (0..2).for_each(|i| world.start_oss(i));
+    let (later, _) = world.client(|_| {});
+    world.run(Duration::from_secs(600), async {
+        let file = open(&later, "f", 0).await;
+        assert!(later.data().read(&file, 4 * MIB, BYTES).await.unwrap().to_vec() == want, "what was synced is there");
+    });
+}

@@ -3,7 +3,8 @@ use super::changes::Change;
 use super::flush::{Flush, Local};
 use super::{CELL, CELLS, Cells, PAGES, RPC_PAGES, Verdict, World, last};
 use crate::{
-    Answer, ChosenOf, Claimed, Fate, Fsync, Moment, PAGE, Pages, Rank, Target, TargetLimits, Ticket, Unsynced, WriteOut,
+    Answer, ChosenOf, Claimed, Due, Fate, Fsync, Moment, PAGE, Pages, Rank, Target, TargetLimits, Ticket, Unsynced,
+    WriteOut,
 };
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -70,9 +71,9 @@ pub(super) enum Job {
         claim: Claimed,
         lock: u64,
     },
-    /// One write RPC of what is dirty there.
+    /// One write RPC of what is due.
     Write {
-        extent: Extent,
+        due: Due,
         lock: u64,
     },
 }
@@ -228,7 +229,7 @@ impl Client {
     /// A program wants all that was answered on stable storage.
     pub(super) fn fsync(&mut self) {
         if self.syncing.is_none() {
-            let flush = Flush::new(&self.pages, Extent::ALL, 0);
+            let flush = Flush::of_now(&mut self.pages, Extent::ALL);
             self.syncing = Some(Syncing { wrote: self.wrote.clone(), answered: self.answered, flush, asked: None });
         }
     }
@@ -285,9 +286,6 @@ impl Client {
     }
     /// A program writes some pages: room for them is asked for once, grant is taken by each.
     pub(super) fn write(&mut self, w: &mut World) -> Verdict {
-        if self.is_flushing() {
-            return Ok(());
-        }
         let Some((id, mut first)) = self.pick(w, true) else { return Ok(()) };
         if w.rng.chance(0.2) {
             first = self.loading_under(id).unwrap_or(first);
@@ -347,7 +345,7 @@ impl Client {
         let was_clean = self.pages.on_written_to(page, bytes, fresh, valid);
         self.pages.on_grown((page + 1) * PAGE);
         if !self.target.on_written(&mut self.pages, page, was_clean) {
-            self.through.push(Flush::new(&self.pages, Extent::at(page * PAGE, PAGE), 0));
+            self.through.push(Flush::of_now(&mut self.pages, Extent::at(page * PAGE, PAGE)));
         }
         self.target.on_dirty_object((), &mut self.pages);
         Ok(true)
@@ -413,9 +411,9 @@ impl Client {
             let urgent = matches!(rank, Rank::Urgent(_));
             match self.jobs.remove(&ticket).expect("each ticket has a job") {
                 Job::Read { claim, lock } => self.send(w, Rpc::Read { claim, lock, urgent }, urgent),
-                Job::Write { extent, .. } => {
+                Job::Write { due, .. } => {
                     let mut local = Local { pages: &mut self.pages, locks: &self.locks };
-                    let chosen = self.target.on_place(&(), extent, &mut local);
+                    let chosen = self.target.on_place(&(), due, &mut local);
                     self.start_write(w, chosen, urgent);
                 }
             }
@@ -478,7 +476,7 @@ impl Client {
         let lock = self.locks.iter_mut().find(|l| l.id == id).expect("it is leaving");
         let (extent, write) = (lock.extent(), lock.write);
         let flush = lock.flush.take();
-        let mut flush = flush.unwrap_or_else(|| Flush::new(&self.pages, extent, id));
+        let mut flush = flush.unwrap_or_else(|| Flush::of_lock(&self.pages, extent, id));
         let over = !write || self.go_on(w, &mut flush, true)?;
         self.lock(id).expect("it is leaving").flush = Some(flush);
         if !over || self.lock(id).is_some_and(|l| l.users > 0) {

@@ -1,7 +1,7 @@
 //! A flush of the suite: what it owes when it begins, and that nothing of it is missing when it ends.
 use super::client::{Client, Job, Lock};
 use super::{Cells, World, last, rank};
-use crate::{Flushing, Objects, PAGE, Pages, Ticket};
+use crate::{Due, Flushing, Objects, PAGE, Pages, Ticket};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -27,7 +27,7 @@ impl Objects<()> for Local<'_> {
 
 /// A flush under way.
 pub(super) struct Flush {
-    extent: Extent,
+    due: Due,
     /// The lock that is kept until it is over; 0: none.
     lock: u64,
     /// The place that it waits for.
@@ -37,13 +37,22 @@ pub(super) struct Flush {
 }
 
 impl Flush {
-    pub(super) fn new(pages: &Pages<Cells>, extent: Extent, lock: u64) -> Flush {
+    /// Of what is unwritten in an extent now, while others go on writing.
+    pub(super) fn of_now(pages: &mut Pages<Cells>, extent: Extent) -> Flush {
+        let due = pages.due_now(extent);
+        Flush::of(pages, due, 0)
+    }
+    /// Of all that a lock covers that leaves.
+    pub(super) fn of_lock(pages: &Pages<Cells>, extent: Extent, lock: u64) -> Flush {
+        Flush::of(pages, Due::all(extent), lock)
+    }
+    fn of(pages: &Pages<Cells>, due: Due, lock: u64) -> Flush {
         let unwritten = |p: &u64| {
             let page = Extent::at(p * PAGE, PAGE);
-            extent.overlaps(&page) && pages.is_unwritten(page)
+            due.extent().overlaps(&page) && pages.is_unwritten(page)
         };
         let owed = pages.cached().filter(unwritten).map(|p| (p, last(pages.held(p).expect("it is cached")))).collect();
-        Flush { extent, lock, ticket: None, owed }
+        Flush { due, lock, ticket: None, owed }
     }
 }
 
@@ -53,10 +62,10 @@ impl Client {
         if flush.ticket.is_some_and(|t| self.jobs.contains_key(&t)) {
             return Ok(false);
         }
-        match self.pages.flushing(flush.extent) {
+        match self.pages.flushing(flush.due) {
             Flushing::UnderWay => Ok(false),
             Flushing::Ready => {
-                let job = Job::Write { extent: flush.extent, lock: flush.lock };
+                let job = Job::Write { due: flush.due, lock: flush.lock };
                 flush.ticket = Some(self.ask(w, rank(urgent, w.now()), flush.lock, job));
                 Ok(false)
             }

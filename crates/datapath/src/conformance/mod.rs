@@ -66,6 +66,7 @@ pub const FAULTS: &[(&str, &str)] = &[
     ("write-beyond-lock", "A write takes pages along that its lock is not over."),
     ("rpc-too-long", "A write takes more pages than an RPC may."),
     ("rpc-over-offer", "A write takes more pages than the OST said it takes in an RPC."),
+    ("due-put-off", "A page that is written to again is no longer due in a flush that began before."),
     ("flush-ends-under-way", "A flush is over when nothing is dirty, though writes are under way."),
     ("object-forgotten", "An object that had no place in the window leaves the order of write-out."),
     ("place-kept", "A write that failed keeps its place in the window."),

@@ -51,7 +51,7 @@ fn a_page_is_taken_once_at_a_time_and_what_is_behind_the_end_is_dropped() {
     let out = t.take(&mut o, Extent::new(0, 2 * PAGE), 10).out.unwrap();
     assert_eq!((&out.pages[..], out.granted, &out.extents[..]), (&[0, 1][..], 2, &[Extent::new(0, 2 * PAGE)][..]));
     assert!(!write(&mut t, &mut o, 0), "dirty anew, beside its write");
-    assert_eq!(o.first_dirty(Extent::ALL), Some(2));
+    assert_eq!(o.first_due(Due::all(Extent::ALL)), Some(2));
     o.set_size(70 * PAGE + 100);
     let rest = t.take(&mut o, Extent::ALL, 10);
     let more = rest.out.unwrap();
@@ -153,4 +153,34 @@ fn an_answer_from_before_a_write_takes_nothing_away_while_a_lock_is_held() {
     o.set_size(100);
     o.on_size(50);
     assert_eq!(o.size(), 100, "we have cut it ourselves");
+}
+
+#[test]
+fn a_flush_is_over_when_what_was_written_before_it_is_out_whoever_goes_on_writing() {
+    let (mut t, mut o) = (Target::<()>::new(TargetLimits::DEFAULT), Pages::default());
+    let out = |t: &mut Target<()>, o: &mut Pages<u8>, due: Due| {
+        let first = o.first_due(due).expect("something is due");
+        t.take(o, Extent::from(first * PAGE), 1).out.expect("it is ready")
+    };
+    let ends = |t: &mut Target<()>, o: &mut Pages<u8>, out: &WriteOut| {
+        let _ = t.window.on_try();
+        let _ = t.on_write_ended(o, out, Answer::Done, true);
+    };
+    write(&mut t, &mut o, 5);
+    write(&mut t, &mut o, 70);
+    let under_way = out(&mut t, &mut o, Due::all(Extent::ALL));
+    assert_eq!(under_way.pages, [5]);
+    let due = o.due_now(Extent::ALL);
+    // What is written from now on is due to nobody but a flush of everything; page 70 stays due though it is written to again.
+    [0, 5, 6, 70, 71].into_iter().for_each(|page| _ = write(&mut t, &mut o, page));
+    assert_eq!((o.first_due(due), o.first_due(Due::all(Extent::ALL))), (Some(70), Some(0)));
+    let second = out(&mut t, &mut o, due);
+    assert_eq!((second.pages.as_slice(), o.flushing(due)), ([70].as_slice(), Flushing::UnderWay));
+    ends(&mut t, &mut o, &second);
+    write(&mut t, &mut o, 70);
+    assert_eq!(o.flushing(due), Flushing::UnderWay, "the older version of page 5 is on its way");
+    ends(&mut t, &mut o, &under_way);
+    assert_eq!((o.flushing(due), o.flushing(Due::all(Extent::ALL))), (Flushing::Over, Flushing::Ready));
+    let next = o.due_now(Extent::at(0, 6 * PAGE));
+    assert_eq!((o.first_due(next), o.flushing(due)), (Some(0), Flushing::Over));
 }
