@@ -69,6 +69,12 @@ impl BitIndex {
         found
     }
 
+    /// Whether `client` has a lock on one of `bits`.
+    pub fn has(&self, client: ClientId, bits: InodeBits) -> bool {
+        let all = |bit| self.locks.range((bit, 0, 0)..=(bit, u8::MAX, u64::MAX));
+        bits.each().any(|bit| all(bit).any(|(_, p)| p.client == client))
+    }
+
     /// (bit, mode) pairs in which a conflict with `claim` is possible.
     fn pairs(&self, claim: &BitClaim) -> impl Iterator<Item = (u8, u8)> {
         let modes = LockMode::each(claim.mode.conflicts()).filter(|m| self.by_mode[m.index()] > 0);

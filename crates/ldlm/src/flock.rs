@@ -104,10 +104,25 @@ impl OwnerRanges {
 
     /// Sets the bytes of `extent` to `exclusive` (`None`: unlocked). Answers what was taken out and what was put in.
     pub fn set(&mut self, extent: Extent, exclusive: Option<bool>) -> (Vec<Stretch>, Vec<Stretch>) {
-        let removed = self.touching(extent);
+        let (removed, added) = self.change(extent, exclusive);
         for (e, _) in &removed {
             self.ranges.remove(&e.start);
         }
+        for (e, mode) in &added {
+            self.ranges.insert(e.start, (e.end, *mode));
+        }
+        (removed, added)
+    }
+
+    /// By how many ranges [`OwnerRanges::set`] would grow: an unlock in the middle of a range leaves two.
+    pub fn growth(&self, extent: Extent, exclusive: Option<bool>) -> isize {
+        let (removed, added) = self.change(extent, exclusive);
+        added.len() as isize - removed.len() as isize
+    }
+
+    /// What is to be taken out and what is to be put in.
+    fn change(&self, extent: Extent, exclusive: Option<bool>) -> (Vec<Stretch>, Vec<Stretch>) {
+        let removed = self.touching(extent);
         let mut added: Vec<Stretch> = Vec::new();
         let mut joined = extent;
         for (e, mode) in &removed {
@@ -124,9 +139,6 @@ impl OwnerRanges {
         }
         if let Some(mode) = exclusive {
             added.push((joined, mode));
-        }
-        for (e, mode) in &added {
-            self.ranges.insert(e.start, (e.end, *mode));
         }
         (removed, added)
     }

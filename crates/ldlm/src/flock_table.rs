@@ -169,6 +169,9 @@ impl FlockTable {
             return FlockOutcome::Waiting;
         }
         if req.mode == FlockMode::Unlock {
+            if !self.has_room(key, owner, req.extent, None, room) {
+                return FlockOutcome::Denied(DenyReason::NoLocks);
+            }
             self.set(key, owner, req.pid, req.extent, None);
             self.wake(key, out);
             return FlockOutcome::Granted;
@@ -179,7 +182,7 @@ impl FlockTable {
             self.wake(key, out);
         }
         let free = self.files.get(&key).is_none_or(|f| f.is_free(owner, req.extent, exclusive));
-        if free && self.ranges < room {
+        if free && self.has_room(key, owner, req.extent, Some(exclusive), room) {
             self.set(key, owner, req.pid, req.extent, Some(exclusive));
             self.wake(key, out); // it may have been a downgrade
             return FlockOutcome::Granted;
@@ -205,6 +208,13 @@ impl FlockTable {
             }
         }
         FlockOutcome::Waiting
+    }
+
+    /// Whether what `owner` holds may be changed so: it does not grow, or there is room for it.
+    fn has_room(&self, key: FileKey, owner: OwnerKey, extent: Extent, mode: Option<bool>, room: usize) -> bool {
+        let held = self.files.get(&key).and_then(|f| f.owners.get(&owner));
+        let growth = held.map_or(isize::from(mode.is_some()), |o| o.held.growth(extent, mode));
+        growth <= 0 || self.ranges.checked_add_signed(growth).is_some_and(|ranges| ranges <= room)
     }
 
     /// Whether `owner` has this file flocked the other way.
@@ -437,13 +447,23 @@ impl FlockTable {
 
 impl Namespace {
     /// `fcntl(F_SETLK, F_SETLKW)` and `flock()`. A repetition of a waiting request answers `Waiting` again; of one
-    /// that was granted, `Granted` again.
+    /// that was granted, `Granted` again. An unlock that would leave more ranges than there is room for is refused and changes nothing.
     pub fn flock_set(&mut self, client: ClientId, req: &FlockRequest, out: &mut Vec<Action>) -> FlockOutcome {
+        let room = self.flocks_max();
+        self.flock_set_within(client, req, room, out)
+    }
+
+    fn flock_set_within(
+        &mut self,
+        client: ClientId,
+        req: &FlockRequest,
+        room: usize,
+        out: &mut Vec<Action>,
+    ) -> FlockOutcome {
         let whole = req.kind == FlockKind::Posix || req.extent == Extent::ALL;
         if req.extent.start >= req.extent.end || !whole {
             return FlockOutcome::Denied(DenyReason::Invalid);
         }
-        let room = self.flocks_max();
         let outcome = self.flocks.request(client, req, room, out);
         if outcome == FlockOutcome::Denied(DenyReason::NoLocks) {
             self.count_limit_hit();
@@ -494,7 +514,8 @@ impl Namespace {
         self.flocks.drop_owner(client, (fid, kind), owner, out);
     }
 
-    /// Puts a range back that a client held when the server went down. A repetition changes nothing.
+    /// Puts a range back that a client held when the server went down, whether or not there is room: there was when it was granted, and
+    /// its holder goes on believing in it. A repetition changes nothing.
     ///
     /// # Errors
     /// `WouldBlock`: another client holds a conflicting range; this one is lost. `Invalid`: malformed.
@@ -502,7 +523,7 @@ impl Namespace {
         let mode = if range.exclusive { FlockMode::Exclusive } else { FlockMode::Shared };
         let (fid, kind, owner, pid, extent) = (range.fid, range.kind, range.owner, range.pid, range.extent);
         let req = FlockRequest { fid, kind, owner, pid, mode, extent, wait: false, cookie: LockCookie(0) };
-        match self.flock_set(client, &req, &mut Vec::new()) {
+        match self.flock_set_within(client, &req, usize::MAX, &mut Vec::new()) {
             FlockOutcome::Denied(reason) => Err(reason),
             FlockOutcome::Granted | FlockOutcome::Waiting => Ok(()),
         }

@@ -30,6 +30,9 @@ mod glimpse;
 mod invariants;
 mod recovery;
 
+/// Locks of a client that are looked through rather than those of an inode or object.
+const FEW_LOCKS: usize = 64;
+
 pub use callbacks::Expired;
 pub use recovery::{Evicted, LockReplay};
 
@@ -388,10 +391,9 @@ impl Namespace {
     /// handle is of an earlier life of the server. Cost: O(log n + overlapping locks), or the client's few locks.
     #[must_use]
     pub fn allowing_io(&self, client: ClientId, resource: ResourceId, extent: Extent, write: bool) -> Option<LockDesc> {
-        const FEW: usize = 64;
         let fits = |h: &HandleId| self.granted(client, *h).filter(|d| d.allows_io(resource, extent, write));
         let own = self.clients.get(&client)?;
-        if own.len() <= FEW {
+        if own.len() <= FEW_LOCKS {
             return own.values().find_map(fits);
         }
         let Index::Extent(locks) = &self.resources.get(&resource)?.index else { return None };
@@ -403,6 +405,21 @@ impl Namespace {
             });
         }
         found
+    }
+
+    /// Whether `client` holds a lock on one of `bits` of an inode. Cost: O(log n + locks on the inode), or the client's few locks.
+    #[must_use]
+    pub fn holds_bits(&self, client: ClientId, resource: ResourceId, bits: InodeBits) -> bool {
+        let Some(own) = self.clients.get(&client) else { return false };
+        if own.len() <= FEW_LOCKS {
+            let data = LockPolicyData::Inodebits { bits };
+            let fits = |d: LockDesc| d.resource == resource && d.data.overlaps(&data);
+            return own.values().any(|h| self.granted(client, *h).is_some_and(fits));
+        }
+        match self.resources.get(&resource).map(|r| &r.index) {
+            Some(Index::Bits(locks)) => locks.granted.has(client, bits),
+            _ => false,
+        }
     }
 
     /// The handle of a client's lock.

@@ -259,6 +259,42 @@ fn a_range_table_that_is_full_refuses() {
     assert_eq!(s.ns.stats().limit_hits, 1);
 }
 
+#[test]
+fn an_unlock_that_splits_is_refused_where_there_is_no_room_and_any_other_is_not() {
+    let mut s =
+        Server { ns: Namespace::new(NamespaceConfig { flocks_max: 2, ..NamespaceConfig::default() }), ..Server::new() };
+    let full = FlockOutcome::Denied(DenyReason::NoLocks);
+    assert_eq!(s.posix(1, 1, Exclusive, Extent::new(0, 9)), Granted);
+    assert_eq!(s.posix(1, 1, Unlock, Extent::new(4, 5)), Granted, "there is room for two");
+    assert_eq!(s.posix(1, 1, Unlock, Extent::new(1, 2)), full);
+    let held = [(1, Extent::new(0, 4), true), (1, Extent::new(5, 9), true)];
+    assert_eq!((s.ranges(), s.ns.stats().limit_hits), (held.to_vec(), 1));
+    // What does not grow goes through: a shorter range, one of the other kind, nothing that is held.
+    assert_eq!(s.posix(1, 1, Unlock, Extent::new(0, 1)), Granted);
+    assert_eq!(s.posix(1, 1, Shared, Extent::new(1, 4)), Granted);
+    assert_eq!(s.posix(1, 1, Shared, Extent::new(2, 3)), Granted);
+    assert_eq!(s.posix(1, 1, Exclusive, Extent::new(2, 3)), full);
+    assert_eq!(s.posix(2, 1, Unlock, Extent::new(2, 3)), Granted);
+    assert_eq!(s.ranges(), [(1, Extent::new(1, 4), false), (1, Extent::new(5, 9), true)]);
+    assert_eq!(s.posix(1, 1, Unlock, Extent::new(4, 6)), Granted);
+    s.ns.flock_drop_owner(ClientId(1), FILE, FlockKind::Posix, 1, &mut s.out);
+    assert_eq!(s.ranges(), []);
+}
+
+#[test]
+fn all_that_was_granted_is_taken_back_in_a_replay_whatever_room_there_is() {
+    let mut s =
+        Server { ns: Namespace::new(NamespaceConfig { flocks_max: 2, ..NamespaceConfig::default() }), ..Server::new() };
+    for at in [0, 2, 4] {
+        let (client, extent) = (ClientId(1), Extent::new(at, at + 1));
+        let range = FlockRange { fid: FILE, kind: FlockKind::Posix, client, owner: 1, pid: 7, extent, exclusive: true };
+        assert_eq!(s.ns.flock_replay(client, &range), Ok(()));
+    }
+    assert_eq!(s.ranges().len(), 3);
+    assert_eq!(s.posix(2, 1, Exclusive, Extent::new(4, 5)), BUSY);
+    assert_eq!(s.posix(2, 1, Exclusive, Extent::new(6, 7)), FlockOutcome::Denied(DenyReason::NoLocks));
+}
+
 /// (client, owner): who.
 type Who = (u64, u64);
 

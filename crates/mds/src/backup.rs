@@ -16,7 +16,7 @@ use types::{Fid, WallTime};
 use crate::keys;
 use crate::kv::{Key, KvBatch, KvError, MetaKv, seal, show_key, unseal};
 use crate::record::{ChangelogRow, Counters, FORMAT_VERSION, Inode, InodeFlags, PrecreateRow};
-use crate::start::{SCAN_KEYS, StartError, get, read_superblock, ready};
+use crate::start::{PAGE_KEYS, StartError, get, read_superblock, ready};
 
 /// What a copy is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -45,16 +45,21 @@ pub const BACKUP_VERSION: u32 = 1;
 const HEADER_BYTES: usize = 64;
 /// Length and checksum before each block.
 const BLOCK_HEAD_BYTES: usize = 8;
-/// Longest block that is read: a page of records of the largest kind.
-const BLOCK_BYTES_MAX: usize = 64 << 20;
+/// Lengths of key and value before each record.
+const RECORD_HEAD_BYTES: usize = 6;
+/// Longest block that is read: earlier builds put 4,096 records into one block, whatever their size.
+const BLOCK_BYTES_MAX: usize = 512 << 20;
+/// Records that are written into one block, in bytes; one that is longer has a block of its own.
+const BLOCK_BYTES: usize = 16 << 20;
 /// Boots that a store which was put back skips: those after the copy was made, whose FIDs and transactions are taken.
 const BOOTS_SKIPPED: u64 = 1024;
 /// Records of the changelog that may have been written since a copy was made, at most.
 const INDICES_SKIPPED: u64 = 1 << 40;
 /// Length of a key of 0xff that comes behind all others.
 const KEY_END_BYTES: usize = 64;
-/// Records that are put back in one commit.
+/// Records that are put back in one commit, and their bytes.
 const RECORDS_PER_COMMIT: usize = 8192;
+const BYTES_PER_COMMIT: usize = 16 << 20;
 
 /// Why there is no copy, or it cannot be used.
 #[derive(Debug)]
@@ -159,7 +164,7 @@ pub async fn whole(kv: &dyn MetaKv) -> Result<Whole, KvError> {
     let snapshot = kv.snapshot().await?;
     let (mut all, mut from) = (Whole::default(), Key::new());
     loop {
-        let page = ready(snapshot.range(&from, &[u8::MAX; KEY_END_BYTES], SCAN_KEYS)).await?;
+        let page = ready(snapshot.range(&from, &[u8::MAX; KEY_END_BYTES], PAGE_KEYS)).await?;
         for (key, sealed) in &page {
             unseal(key, sealed.clone())?;
             all.add(key, sealed);
@@ -247,24 +252,31 @@ pub async fn write(
     let mut header =
         Header { kind, cluster, uuid, made: rt.wall(), transno: counters.unwrap_or_default().transno, records: 0 };
     let (mut from, to, mut at) = (Key::new(), Key::from_elem(u8::MAX, KEY_END_BYTES), HEADER_BYTES as u64);
+    let mut payload = Vec::new();
     loop {
-        let page = ready(snapshot.range(&from, &to, SCAN_KEYS)).await?;
-        let mut payload = Vec::new();
+        let page = ready(snapshot.range(&from, &to, PAGE_KEYS)).await?;
         for (key, sealed) in &page {
             unseal(key, sealed.clone())?;
+            let bytes = RECORD_HEAD_BYTES + key.len() + sealed.len();
+            if !payload.is_empty() && payload.len() + bytes > BLOCK_BYTES {
+                at = append(rt, &file, at, std::mem::take(&mut payload)).await?;
+            }
             payload.extend_from_slice(&(key.len() as u16).to_le_bytes());
             payload.extend_from_slice(&(sealed.len() as u32).to_le_bytes());
             payload.extend_from_slice(key);
             payload.extend_from_slice(sealed);
         }
         header.records += page.len() as u64;
-        // An empty block is the end.
-        at = append(rt, &file, at, payload).await?;
         told(header.records);
         let Some((last, _)) = page.last() else { break };
         from = Key::from_slice(last);
         from.push(0);
     }
+    if !payload.is_empty() {
+        at = append(rt, &file, at, payload).await?;
+    }
+    // An empty block is the end.
+    append(rt, &file, at, Vec::new()).await?;
     let bytes = header.to_bytes();
     rt.offload(move || file.sync().and_then(|()| file.write(0, &bytes)).and_then(|()| file.sync())).await?;
     Ok(header)
@@ -352,11 +364,12 @@ async fn whole_file(rt: &Rt, file: &Arc<dyn BlockingFile>) -> Result<Whole, Back
 }
 
 async fn put_in(rt: &Rt, file: &Arc<dyn BlockingFile>, kv: &Rc<dyn MetaKv>, kind: Kind) -> Result<(), BackupError> {
-    let (mut superblock, mut batch) = (None, KvBatch::default());
+    let (mut superblock, mut batch, mut bytes) = (None, KvBatch::default(), 0);
     // Files without a name that stay, of which the copy may have the only list of objects.
     let mut kept = BTreeSet::new();
     each_block(rt, file, async |pairs| {
         for (key, value) in pairs {
+            bytes += key.len() + value.len();
             match key.first() {
                 _ if key == keys::SUPERBLOCK => superblock = Some(value),
                 _ if kind == Kind::Export => drop(batch.changes.insert(Key::from_vec(key), Some(value))),
@@ -373,7 +386,8 @@ async fn put_in(rt: &Rt, file: &Arc<dyn BlockingFile>, kv: &Rc<dyn MetaKv>, kind
                 }
                 _ => drop(batch.changes.insert(Key::from_slice(&key), Some(put_back(&key, value)?))),
             }
-            if batch.changes.len() >= RECORDS_PER_COMMIT {
+            if batch.changes.len() >= RECORDS_PER_COMMIT || bytes >= BYTES_PER_COMMIT {
+                bytes = 0;
                 kv.commit(Arc::new(std::mem::take(&mut batch))).await?;
             }
         }
@@ -471,7 +485,7 @@ fn read_block(file: &dyn BlockingFile, at: u64, end: u64) -> Result<Vec<u8>, Bac
 fn parse(mut block: &[u8]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
     let mut pairs = Vec::new();
     while !block.is_empty() {
-        let (head, rest) = block.split_at_checked(6)?;
+        let (head, rest) = block.split_at_checked(RECORD_HEAD_BYTES)?;
         let key_len = usize::from(u16::from_le_bytes(head[..2].try_into().ok()?));
         let value_len = u32::from_le_bytes(head[2..].try_into().ok()?) as usize;
         let (key, rest) = rest.split_at_checked(key_len)?;

@@ -39,6 +39,7 @@ impl Mds {
                 while needs_inode && self.is_held_by_missing(q.lock.fid) && !self.stopped.get() {
                     self.fewer_missing().await;
                 }
+                self.may_flock(caller, q)?;
                 // Nothing would ever take the lock from a client that is gone.
                 if session.is_some_and(|s| s.is_ended()) {
                     return Err(FsError::NotConnected);
@@ -98,13 +99,26 @@ impl Mds {
         }
     }
 
+    /// Whether the client may ask for a program's lock. Where users are others here than there it opens nothing without telling, so the file
+    /// is one that it has open. Who unlocks, or tells again what it had, is not asked.
+    ///
+    /// # Errors
+    /// `Access`.
+    fn may_flock(&self, caller: Caller, q: &EnqueueRequest) -> Result<(), FsError> {
+        let limited = self.limits_of(caller).is_some_and(|l| l.changes_ids());
+        let asks = q.flags & EnqueueFlags::UNLOCK == 0 && caller.replay.is_none();
+        let may = !limited || !asks || self.handles.borrow().has_open(caller.client, q.lock.fid);
+        if may { Ok(()) } else { Err(FsError::Access) }
+    }
+
     fn enqueue_flock(self: &Rc<Self>, caller: Caller, q: &EnqueueRequest) -> Result<EnqueueReply, FsError> {
         let client = caller.client;
         let has = |flag| q.flags & flag != 0;
         let kind = if q.lock.kind == Kind::Posix { FlockKind::Posix } else { FlockKind::Flock };
         let extent = if kind == FlockKind::Flock { Extent::ALL } else { q.lock.extent };
         let exclusive = !matches!(q.lock.mode, Mode::Pr | Mode::Cr | Mode::Nl);
-        if has(EnqueueFlags::REPLAY) && !has(EnqueueFlags::WAITING) {
+        // Only in a recovery is what a client says it had taken whatever room there is.
+        if has(EnqueueFlags::REPLAY) && !has(EnqueueFlags::WAITING) && caller.replay.is_some() {
             let (fid, owner, pid) = (q.lock.fid, q.lock.owner, q.lock.pid);
             let range = FlockRange { fid, kind, client, owner, pid, extent, exclusive };
             tracing::trace!(?range, "flock replayed");
@@ -187,8 +201,12 @@ impl Mds {
         let mut out = Vec::new();
         let mut namespace = self.locks.namespace.borrow_mut();
         let held = namespace.granted(client, q.handle).ok_or(FsError::Invalid)?;
+        let data = LockPolicyData::Inodebits { bits };
+        if !held.data.contains(&data) {
+            return Err(FsError::Invalid);
+        }
         let now = self.rt.now();
-        let result = namespace.convert(now, client, q.handle, held.mode, LockPolicyData::Inodebits { bits }, &mut out);
+        let result = namespace.convert(now, client, q.handle, held.mode, data, &mut out);
         drop(namespace);
         // It answers a callback, or takes one back.
         self.note_given_back();

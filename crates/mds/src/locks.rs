@@ -4,7 +4,7 @@
 //! clients' locks on it gone: when none is in the way (the usual case) nothing is locked and nobody waits; otherwise the
 //! operation takes server-side exclusive locks in FID order, which calls the holders back, and is run again under them.
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use hashbrown::HashMap;
@@ -38,6 +38,8 @@ pub struct Locks {
     /// Locks were given back while some were recalled.
     pub(crate) given_back: Event,
     timer_runs: Cell<bool>,
+    /// Late holders whose sessions are being ended.
+    evicting: RefCell<BTreeSet<ClientId>>,
     patience: RefCell<Patience>,
     /// As of the last look.
     awake_since: Cell<types::Instant>,
@@ -97,6 +99,7 @@ impl Locks {
             recalled: RefCell::default(),
             given_back: Event::new(),
             timer_runs: Cell::new(false),
+            evicting: RefCell::default(),
             patience: RefCell::default(),
             awake_since: Cell::new(types::Instant::ZERO),
         }
@@ -167,6 +170,12 @@ impl Mds {
         let claim = Claim { fid, bits: InodeBits::OPEN.0 };
         let request = EnqueueRequest { on_behalf: but, ..claim_request(0, claim, LOCAL) }.flags(Flags::TEST);
         !matches!(namespace.enqueue(self.rt.now(), LOCAL, &request, &mut Vec::new()), EnqueueOutcome::Granted(_))
+    }
+
+    /// Whether a client has an inode open, or an OPEN lock under which it may have it open without anybody's knowing.
+    pub(crate) fn has_opened(&self, client: ClientId, fid: Fid) -> bool {
+        let under_lock = || self.locks.namespace.borrow().holds_bits(client, ResourceId::inode(fid), InodeBits::OPEN);
+        self.handles.borrow().has_open(client, fid) || under_lock()
     }
 
     /// Whether other clients hold locks (or operations wait for locks) that `claims` conflict with.
@@ -409,17 +418,26 @@ impl Mds {
         heard_from.into_iter().for_each(|from| self.locks.namespace.borrow_mut().on_overslept(from));
     }
 
-    /// Evicts who is late, one after the other: the end of a session takes as long as the store does, and others may be kept from answering
-    /// meanwhile.
-    async fn evict_late_holders(self: &Rc<Self>) {
-        while let Some(Expired { client, handle }) = self.late_holders().first().copied() {
-            tracing::warn!(%client, lock = %handle, "did not answer a lock callback in time: evicted");
-            let mut evicted = std::pin::pin!(self.evict(client));
-            while self.rt.timeout(LOOK_EVERY, evicted.as_mut()).await.is_none() {
-                self.bear_with_holders();
+    /// Evicts who is late. The end of a session takes as long as the store does, and may wait for what others have who are late as well:
+    /// nobody waits for it here, but while the store answers nothing others may be kept from answering, too.
+    fn evict_late_holders(self: &Rc<Self>) {
+        for Expired { client, handle } in self.late_holders() {
+            let (begun, stands_still) =
+                (!self.locks.evicting.borrow().is_empty(), !self.store.engine().is_sure() || self.store.is_stalled());
+            if begun && stands_still {
+                return;
             }
-            // Whatever became of the session: nobody waits for these locks any more.
-            self.drop_locks(client);
+            if !self.locks.evicting.borrow_mut().insert(client) {
+                continue;
+            }
+            tracing::warn!(%client, lock = %handle, "did not answer a lock callback in time: evicted");
+            let me = self.clone();
+            self.rt.spawn(async move {
+                me.evict(client).await;
+                // Whatever became of the session: nobody waits for these locks any more.
+                me.locks.evicting.borrow_mut().remove(&client);
+                me.drop_locks(client);
+            });
         }
     }
 
@@ -433,13 +451,14 @@ impl Mds {
             loop {
                 let next = me.locks.namespace.borrow().next_deadline();
                 let Some(at) = next else { break };
-                // In steps, so that a node that was stopped is let go soon.
-                let step = at.min(me.rt.now() + LOOK_EVERY);
+                // In steps, so that a node that was stopped is let go soon. Who is late already is being evicted.
+                let now = me.rt.now();
+                let step = if at <= now { now + LOOK_EVERY } else { at.min(now + LOOK_EVERY) };
                 me.rt.sleep_until(step).await;
                 if me.stopped.get() {
                     break;
                 }
-                me.evict_late_holders().await;
+                me.evict_late_holders();
             }
             me.locks.timer_runs.set(false);
         });

@@ -317,8 +317,7 @@ impl Mds {
             self.store.check()?;
             if self.store.is_crowded() {
                 session = session.or_else(|| self.export(caller.client));
-                self.commit_for(caller, self.store.next_commit()).await;
-                self.store.check()?;
+                self.wait_for_less(caller).await?;
             }
             // Nobody is there any more for whom this was to be done, and who would have the locks that it gives.
             if session.as_ref().is_some_and(|s: &Rc<Export>| s.is_ended()) {
@@ -370,6 +369,20 @@ impl Mds {
                     self.traced.locked(caller, locks.waited);
                     held = Some(locks);
                 }
+            }
+        }
+    }
+
+    /// Waits for commits until no more is uncommitted than operations may add to: not all that waited may go on after the same one.
+    async fn wait_for_less(&self, caller: Caller) -> Result<(), FsError> {
+        loop {
+            self.commit_for(caller, self.store.next_commit()).await;
+            self.store.check()?;
+            if self.stopped.get() {
+                return Err(FsError::ShuttingDown);
+            }
+            if !self.store.is_crowded() {
+                return Ok(());
             }
         }
     }

@@ -30,6 +30,10 @@ mod names {
         COMMIT_KEYS = Counter("stria_commit_keys_total", ["fs", "target"], "osd.*.commit_keys", "");
         /// Changed keys that wait for the next commit.
         UNCOMMITTED = Gauge("stria_uncommitted_keys", ["fs", "target"], "osd.*.uncommitted_keys", "");
+        /// Bytes of keys and values that wait for the next commit.
+        UNCOMMITTED_BYTES = Gauge("stria_uncommitted_bytes", ["fs", "target"], "osd.*.uncommitted_bytes", "");
+        /// How often operations waited for a commit because too much was not committed yet.
+        CROWDED = Counter("stria_uncommitted_limit_hits_total", ["fs", "target"], "osd.*.uncommitted_limit_hits", "");
         /// Answers that waited for a commit because they rested on another client's change.
         SHARING_WAITS = Counter("stria_commit_on_sharing_total", ["fs", "target"], "mdt.*.commit_on_sharing", "");
         /// Records of the changelog that some user has not taken in.
@@ -46,7 +50,7 @@ const fn number(metric: &'static Metric, param: &'static str, per: u64, read: fn
 }
 
 /// Numbers of a metadata target: each a parameter and a metric.
-pub(crate) static NUMBERS: [Stat<Mds>; 24] = [
+pub(crate) static NUMBERS: [Stat<Mds>; 26] = [
     number(&common::EXPORTS, "mdt.*.num_exports", 1, |m| m.exports.borrow().len() as u64),
     number(&OPENS, "mdt.*.open_handles", 1, |m| m.handles.borrow().len() as u64),
     number(&OPENS_REFUSED, "mdt.*.opens_refused", 1, |m| m.handles.borrow().refused()),
@@ -67,6 +71,8 @@ pub(crate) static NUMBERS: [Stat<Mds>; 24] = [
     number(&COMMITS, "osd.*.commits", 1, |m| m.store.commit_counters().0),
     number(&COMMIT_KEYS, "osd.*.commit_keys", 1, |m| m.store.commit_counters().1),
     number(&UNCOMMITTED, "osd.*.uncommitted_keys", 1, |m| m.store.commit_counters().2 as u64),
+    number(&UNCOMMITTED_BYTES, "osd.*.uncommitted_bytes", 1, |m| m.store.uncommitted_bytes() as u64),
+    number(&CROWDED, "osd.*.uncommitted_limit_hits", 1, |m| m.store.crowded()),
     number(&CHANGELOG, "mdd.*.changelog_records", 1, |m| m.changelog.records()),
     number(&SHARING_WAITS, "mdt.*.commit_on_sharing", 1, |m| m.store.sharing.borrow().waits()),
     number(&common::LOCKS, "ldlm.namespaces.mdt-*.lock_count", 1, |m| m.locks.namespace.borrow().len() as u64),

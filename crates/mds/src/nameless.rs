@@ -1,14 +1,16 @@
 //! Removing inodes that lost their last name while a client might still open them.
 //!
 //! When the last such client gives its lock back the inode goes. A full store may refuse even that: then it is said once, and
-//! tried again until it succeeds, or the next start finds them.
+//! tried again until it succeeds, or the next start finds them. One that is damaged stays, and keeps no other from its removal.
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use types::{Duration, Fid, FsError};
 
+use crate::keys;
 use crate::mds::{Caller, Mds};
+use crate::record::InodeFlags;
 use crate::tx::Tx;
 
 /// Inodes removed in one transaction.
@@ -20,6 +22,11 @@ const TRY_AGAIN: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub(crate) struct Refused {
     fids: RefCell<BTreeSet<Fid>>,
+}
+
+/// Whether a removal that was refused so may succeed later.
+fn is_for_later(e: FsError) -> bool {
+    matches!(e, FsError::NoSpace | FsError::Io | FsError::ShuttingDown)
 }
 
 impl Mds {
@@ -42,17 +49,41 @@ impl Mds {
         });
     }
 
-    /// Removes them; gives those that are left, and why.
-    async fn remove_nameless(self: &Rc<Self>, mut fids: Vec<Fid>) -> (Vec<Fid>, Option<FsError>) {
+    /// Removes them; gives those that are left, and why. Damaged ones stay, and are not left.
+    pub(crate) async fn remove_nameless(self: &Rc<Self>, mut fids: Vec<Fid>) -> (Vec<Fid>, Option<FsError>) {
         while !fids.is_empty() {
-            let some = &fids[..fids.len().min(REMOVED_AT_ONCE_MAX)];
-            let remove = |tx: &mut Tx<'_>| some.iter().try_for_each(|f| tx.remove_kept(*f));
-            if let Err(e) = self.run(Caller::own(), remove, |_, ()| Ok(())).await {
+            let some = fids.len().min(REMOVED_AT_ONCE_MAX);
+            let refused = self.remove_at_once(&fids[..some]).await.err();
+            if let Some(e) = refused.filter(|e| is_for_later(*e)) {
                 return (fids, Some(e));
             }
-            fids.drain(..fids.len().min(REMOVED_AT_ONCE_MAX));
+            for one in 0..if refused.is_some() { some } else { 0 } {
+                let fid = fids[one];
+                match self.remove_at_once(&[fid]).await {
+                    Ok(()) => {}
+                    Err(e) if is_for_later(e) => return (fids.split_off(one), Some(e)),
+                    Err(e) => {
+                        self.handles.borrow_mut().unkeep(fid);
+                        tracing::error!(target = self.target, "nameless inode {fid} stays: {e}: run 'stria fsck'");
+                    }
+                }
+            }
+            fids.drain(..some);
         }
         (fids, None)
+    }
+
+    async fn remove_at_once(self: &Rc<Self>, fids: &[Fid]) -> Result<(), FsError> {
+        let remove = |tx: &mut Tx<'_>| {
+            fids.iter().try_for_each(|fid| {
+                if tx.find_inode(*fid)?.is_none_or(|i| !i.has(InodeFlags::ORPHAN)) {
+                    // A mark of nothing.
+                    tx.put(keys::orphan(*fid), None);
+                }
+                tx.remove_kept(*fid)
+            })
+        };
+        self.run(Caller::own(), remove, |_, ()| Ok(())).await.map(drop)
     }
 
     /// They stay for now. The first refusal is said, and begins the trying again.

@@ -5,6 +5,7 @@
 //! when the OST has it on stable storage: nothing is lost, nothing comes too early, and what an OST hears about one object comes in
 //! order. An OST that is away is told when it is back.
 use std::cell::Cell;
+use std::fmt;
 use std::rc::Rc;
 
 use types::{FsError, ObjectId, OstIndex};
@@ -13,7 +14,7 @@ use wire::ost::{DestroyRequest, SyncRequest};
 use wire::quota::{OwnRequest, Ownership};
 
 use crate::keys;
-use crate::kv::Key;
+use crate::kv::{Key, KvError, show_key};
 use crate::mds::Mds;
 use crate::osts::{OstLink, OstPort, Osts};
 use crate::pools::Pool;
@@ -229,22 +230,29 @@ impl Mds {
         Ok(())
     }
 
-    /// Takes up the logs as the store has them.
+    /// Takes up the logs as the store has them. Rows that are damaged stay, and what they hold is not done: their objects are lost space until
+    /// the store is checked.
     ///
     /// # Errors
-    /// The store failed, or a row is damaged.
-    pub(crate) async fn load_owed(&self) -> Result<(), FsError> {
+    /// The store failed.
+    pub(crate) async fn load_owed(&self) -> Result<(), KvError> {
         let destroys_of = |key: &Key, value: &[u8]| decode_row(key, value).map(|r: DestroyRow| destroys(&r.objects));
         self.load_log(keys::DESTROY, destroys_of).await?;
         self.load_log(keys::OWN, |key, value| decode_row(key, value).map(|r: OwnRow| owns(&r))).await
     }
 
-    async fn load_log(&self, log: u8, read: impl Fn(&Key, &[u8]) -> Result<Vec<Due>, FsError>) -> Result<(), FsError> {
+    async fn load_log(&self, log: u8, read: impl Fn(&Key, &[u8]) -> Result<Vec<Due>, FsError>) -> Result<(), KvError> {
         let (mut from, to) = (keys::plain(&[log]), keys::end_of(&[log]));
         loop {
-            let (rows, next) = self.store.scan(&from, &to, 1024).await?;
+            let damaged = |why: &dyn fmt::Display| {
+                tracing::error!(target = self.target, "what OSTs are owed: {why}: it is not done: run 'stria fsck'");
+            };
+            let (rows, next) = self.store.scan_past(&from, &to, 1024, |e| damaged(&e)).await?;
             for (key, value) in rows {
-                let mut due = read(&key, &value)?;
+                let Ok(mut due) = read(&key, &value) else {
+                    damaged(&format_args!("record {} cannot be read", show_key(&key)));
+                    continue;
+                };
                 due.retain(|d| !self.map.is_removed(d.ost));
                 if due.is_empty() {
                     self.store.apply([(key, None)], 0, 0);

@@ -97,6 +97,11 @@ impl Account {
         let limits = self.limits.in_parts(own, &QuotaLimits::default());
         Some(wire::encode(&QuotaRow { limits, block_expires, inode_expires, shares, own }))
     }
+    /// Whether there is nothing to be known of it.
+    fn is_nothing(&self) -> bool {
+        let times = (self.block_expires.0, self.inode_expires.0);
+        (self.inodes, self.own, times) == (0, 0, (0, 0)) && self.shares.iter().next().is_none()
+    }
     /// Whether it has a limit for bytes.
     pub fn limits_blocks(&self) -> bool {
         self.limits.block_soft > 0 || self.limits.block_hard > 0
@@ -144,6 +149,13 @@ fn known(accounts: &mut BTreeMap<Id, Account>, id: Id) -> &mut Account {
         accounts.insert(id, new);
     }
     accounts.get_mut(&id).expect("it was put there")
+}
+
+/// Forgets an id of which there is nothing to be known: anybody may name any number of them.
+fn forget_nothing(accounts: &mut BTreeMap<Id, Account>, id: Id) {
+    if accounts.get(&id).is_some_and(Account::is_nothing) {
+        accounts.remove(&id);
+    }
 }
 
 /// Counts that an operation changes: by how much.
@@ -207,6 +219,11 @@ impl Quotas {
         })
     }
 
+    /// Ids of which something is known.
+    #[cfg(test)]
+    pub fn known(&self) -> usize {
+        self.accounts.borrow().len()
+    }
     /// What is known of an id.
     pub fn account(&self, id: Id) -> Account {
         let accounts = self.accounts.borrow();
@@ -246,6 +263,7 @@ impl Quotas {
         account.block_expires = expiry(account.block_expires, account.shares.used(), limits.block_soft, now, block_s);
         account.inode_expires = expiry(account.inode_expires, account.inodes, limits.inode_soft, now, inode_s);
         let after = account.row();
+        forget_nothing(&mut accounts, id);
         (after != before).then(|| (keys::quota(id), after))
     }
     /// Sets an id's limits, which are its own in these parts ([`QuotaParts`]); in others the default holds. Limits of [`EVERYBODY`] are set
@@ -374,6 +392,7 @@ impl Quotas {
         for (id, inodes, expires) in charged.0 {
             let account = known(&mut accounts, id);
             (account.inodes, account.inode_expires) = (inodes, expires);
+            forget_nothing(&mut accounts, id);
         }
     }
 }

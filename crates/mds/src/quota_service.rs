@@ -3,6 +3,7 @@
 //! An OST hears of a limit when it is set, or when its session begins; until then it has the share that it had. What it says carries a
 //! number that grows, so that answers which cross count in the order in which they were said.
 use std::collections::BTreeSet;
+use std::fmt;
 use std::rc::Rc;
 
 use layout::xattr;
@@ -15,7 +16,7 @@ use wire::quota::{
 };
 
 use crate::keys;
-use crate::kv::Key;
+use crate::kv::{Key, KvError, show_key};
 use crate::mds::Mds;
 use crate::osts::{OstLink, OstPort};
 use crate::quota::{Id, named};
@@ -307,13 +308,25 @@ impl Mds {
         files: &mut u64,
     ) -> Result<bool, FsError> {
         let port = link.port().filter(|p| p.is_in_service()).ok_or(FsError::NotConnected)?;
-        let (page, next) = self.store.scan(from, to, OWNERS_MAX).await?;
+        let damaged = |why: &dyn fmt::Display| {
+            tracing::error!(ost = %link.ost, "it is not told whose objects a damaged inode has: {why}: run 'stria fsck'");
+        };
+        let (page, next) = self.store.scan_past(from, to, OWNERS_MAX, |e| damaged(&e)).await?;
         let mut objects = Vec::new();
         for (key, value) in &page {
-            let fid = keys::fid_of(key).ok_or(FsError::Corrupt)?;
-            let inode = Inode::decode(fid, value).ok_or(FsError::Corrupt)?;
+            let Some((fid, inode)) = keys::fid_of(key).and_then(|fid| Some((fid, Inode::decode(fid, value)?))) else {
+                damaged(&format_args!("record {} cannot be read", show_key(key)));
+                continue;
+            };
             let bytes = match inode.has(InodeFlags::LAYOUT_APART) {
-                true => self.store.get(&keys::layout(fid)).await?.unwrap_or_default(),
+                true => match self.store.get(&keys::layout(fid)).await {
+                    Ok(layout) => layout.unwrap_or_default(),
+                    Err(e @ KvError::Corrupt { .. }) => {
+                        damaged(&e);
+                        continue;
+                    }
+                    Err(e) => return Err(e.into()),
+                },
                 false => inode.tail.clone(),
             };
             let Some((_, layout)) =

@@ -15,7 +15,7 @@ use crate::config_service::{ClusterMap, ConfigService};
 use crate::cuts::Cuts;
 use crate::keys;
 use crate::kv::{Answer, Key, KvBatch, KvError, KvSnapshot, MetaKv, Pairs, unseal};
-use crate::mds::{Caller, Mds, Parts};
+use crate::mds::{Mds, Parts};
 use crate::osts::decode_precreate;
 use crate::pools::Pools;
 use crate::quiet::Held;
@@ -28,6 +28,8 @@ use crate::store::MetaStore;
 
 /// Keys read at a time when the store is scanned.
 pub(crate) const SCAN_KEYS: usize = 4096;
+/// Keys read at a time when everything is read with its value, beside service: 16 MiB, if all are of the longest kind.
+pub(crate) const PAGE_KEYS: usize = 256;
 
 /// Why a target does not start.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -216,7 +218,7 @@ impl Mds {
         };
         let mds = Mds::assemble(parts);
         mds.rt.spawn(mds.store.clone().run(mds.rt.clone()));
-        mds.load_owed().await.map_err(|e| StartError::Store(KvError::Io(e.to_string())))?;
+        mds.load_owed().await?;
         mds.rt.spawn(mds.clone().watch_commits());
         for entry in &map.osts {
             mds.tend_ost(entry);
@@ -272,16 +274,11 @@ impl Mds {
     async fn remove_orphans(self: &Rc<Self>) -> Result<(), FsError> {
         let (mut from, to) = (keys::plain(&[keys::ORPHAN]), keys::end_of(&[keys::ORPHAN]));
         loop {
-            let (orphans, next) = self.store.scan(&from, &to, 1024).await?;
-            for (key, _) in orphans {
-                let Some(fid) = keys::fid_of(&key) else { continue };
-                let remove = |tx: &mut crate::tx::Tx<'_>| {
-                    if tx.find_inode(fid)?.is_none_or(|i| !i.has(crate::record::InodeFlags::ORPHAN)) {
-                        tx.put(key.clone(), None);
-                    }
-                    tx.remove_kept(fid)
-                };
-                self.run(Caller::own(), remove, |_, ()| Ok(())).await?;
+            let damaged = |e| tracing::error!(target = self.target, "mark of a nameless inode: {e}: run 'stria fsck'");
+            let (orphans, next) = self.store.scan_past(&from, &to, 1024, damaged).await?;
+            let fids = orphans.iter().filter_map(|(key, _)| keys::fid_of(key)).collect();
+            if let (left, Some(e)) = self.remove_nameless(fids).await {
+                self.remove_later(left, e);
             }
             let Some(next) = next else { return Ok(()) };
             from = next;

@@ -43,6 +43,10 @@ pub(crate) type Change = (Key, Option<Vec<u8>>);
 /// Pairs in order, and the key to go on from.
 type Scanned = (Vec<crate::tx::Pair>, Option<Key>);
 
+/// Bytes of changed keys and values above which the commit begins at once, and above four times which operations wait: where the engine
+/// takes less in a batch, an eighth of that.
+const BYTES_MAX: usize = 64 << 20;
+
 /// How long a commit may take before somebody looks whether it waits for space.
 const STALL_LOOK: Duration = Duration::from_millis(200);
 
@@ -60,11 +64,16 @@ pub struct MetaStore {
     /// The commit under way waits for space.
     pub(crate) stalled: Cell<bool>,
     config: CommitConfig,
+    bytes_max: usize,
     boot: u64,
     pub(crate) snapshot: RefCell<Rc<dyn KvSnapshot>>,
     /// Grows whenever `snapshot` changes.
     pub(crate) generation: Cell<u64>,
     pub(crate) active: RefCell<Overlay>,
+    /// Bytes of its keys and values.
+    active_bytes: Cell<usize>,
+    /// How often an operation waited because there was too much of it.
+    crowded: Cell<u64>,
     pub(crate) committing: RefCell<Option<Arc<KvBatch>>>,
     /// Whose changes are not committed yet.
     pub(crate) sharing: RefCell<Sharing>,
@@ -111,10 +120,13 @@ impl MetaStore {
             stalled: Cell::new(false),
             kv,
             config: CommitConfig { keys_max, ..config },
+            bytes_max: BYTES_MAX.min(limits.batch_bytes_max / 8),
             boot,
             snapshot: RefCell::new(snapshot),
             generation: Cell::new(0),
             active: RefCell::default(),
+            active_bytes: Cell::new(0),
+            crowded: Cell::new(0),
             committing: RefCell::new(None),
             sharing: RefCell::default(),
             gap: Cell::new(counters.gap),
@@ -222,9 +234,25 @@ impl MetaStore {
     pub fn failure(&self) -> Option<KvError> {
         self.latched.borrow().clone().or_else(|| self.kv.failure())
     }
-    /// Whether operations should wait for a commit first.
+    /// Bytes of changed keys and values that wait for the next commit.
+    #[must_use]
+    pub fn uncommitted_bytes(&self) -> usize {
+        self.active_bytes.get()
+    }
+    /// How often an operation waited because too much was not committed yet.
+    #[must_use]
+    pub fn crowded(&self) -> u64 {
+        self.crowded.get()
+    }
+    /// Whether so many times of what a commit begins at waits for it.
+    fn has_piled_up(&self, keys: usize, times: usize) -> bool {
+        keys > times * self.config.keys_max || self.active_bytes.get() > times * self.bytes_max
+    }
+    /// Whether an operation should wait for a commit first, which is counted.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.active.borrow().len() > 4 * self.config.keys_max
+        let crowded = self.has_piled_up(self.active.borrow().len(), 4);
+        self.crowded.set(self.crowded.get() + u64::from(crowded));
+        crowded
     }
     /// Whether the commit under way waits for space on the medium.
     #[must_use]
@@ -254,13 +282,19 @@ impl MetaStore {
     ) {
         let mut active = self.active.borrow_mut();
         let idle = active.is_empty();
-        let mut need = 0;
+        let (mut need, mut bytes) = (0, self.active_bytes.get());
         for change in changes {
             need += admission::need([&change]);
-            active.insert(change.0, change.1);
+            let (key_bytes, value_bytes) = (change.0.len(), change.1.as_ref().map_or(0, Vec::len));
+            bytes += value_bytes;
+            match active.insert(change.0, change.1) {
+                Some(before) => bytes -= before.map_or(0, |v| v.len()),
+                None => bytes += key_bytes,
+            }
         }
+        self.active_bytes.set(bytes);
         self.need_of_active.set(self.need_of_active.get() + need);
-        let crowded = active.len() > self.config.keys_max;
+        let crowded = self.has_piled_up(active.len(), 1);
         drop(active);
         self.transno.set(self.transno.get().max(transno));
         self.inodes.set(self.inodes.get().saturating_add_signed(inode_delta));
@@ -319,6 +353,21 @@ impl MetaStore {
     /// # Errors
     /// As the engine answers.
     pub async fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Scanned, KvError> {
+        let mut damage = None;
+        let scanned = self.scan_past(from, to, limit, |e| damage = damage.take().or(Some(e))).await?;
+        damage.map_or(Ok(scanned), Err)
+    }
+    /// The same past records that are damaged: `damaged` hears what is wrong with each.
+    ///
+    /// # Errors
+    /// As the engine answers.
+    pub(crate) async fn scan_past(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        limit: usize,
+        mut damaged: impl FnMut(KvError),
+    ) -> Result<Scanned, KvError> {
         let answer = self.snapshot.borrow().range(from, to, limit);
         let mut pending = Overlay::new();
         let (pairs, is_late) = match answer {
@@ -336,8 +385,10 @@ impl MetaStore {
         }
         let mut merged: Overlay = BTreeMap::new();
         for (k, v) in pairs {
-            let v = unseal(&k, v)?;
-            merged.insert(Key::from_vec(k), Some(v));
+            match unseal(&k, v) {
+                Ok(v) => drop(merged.insert(Key::from_vec(k), Some(v))),
+                Err(e) => damaged(e),
+            }
         }
         merged.extend(pending.into_iter().filter(|(k, _)| bound.as_ref().is_none_or(|b| k[..] <= b[..])));
         let next = bound.map(|b| {
@@ -486,6 +537,7 @@ impl MetaStore {
             replays.begin_commit();
         }
         let mut changes = std::mem::take(&mut *self.active.borrow_mut());
+        self.active_bytes.set(0);
         self.sharing.borrow_mut().begin_commit();
         let counters =
             Counters { transno, inodes: self.inodes.get(), gap: self.gap.get(), sharing: self.sharing_boot.get() };

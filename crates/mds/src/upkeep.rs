@@ -11,7 +11,7 @@ use crate::keys;
 use crate::kv::{Key, KvError, show_key, unseal};
 use crate::mds::Mds;
 use crate::record::Inode;
-use crate::start::{SCAN_KEYS, ready};
+use crate::start::{PAGE_KEYS, ready};
 
 /// Bytes of records that are read between two pauses.
 const BYTES_PER_STEP: u64 = 256 << 10;
@@ -118,7 +118,7 @@ impl Mds {
         let (mut from, to) = (Key::new(), Key::from_elem(u8::MAX, 64));
         let mut step = 0;
         loop {
-            let page = ready(snapshot.range(&from, &to, SCAN_KEYS)).await?;
+            let page = ready(snapshot.range(&from, &to, PAGE_KEYS)).await?;
             let Some((last, _)) = page.last() else { return Ok(()) };
             from = Key::from_slice(last);
             from.push(0);

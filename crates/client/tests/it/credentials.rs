@@ -398,6 +398,34 @@ fn what_a_user_may_open_the_servers_say_where_ids_are_mapped_or_squashed() {
 }
 
 #[test]
+fn who_is_squashed_locks_only_what_it_has_open() {
+    let world = World::new(16, 1, OstConfig::default());
+    let (all, _) = world.client(|_| {});
+    let flags = CredentialFlags::SQUASH_ROOT;
+    let squash = Credential { flags, squash_uid: 65_534, squash_gid: 65_534, ..Credential::default() };
+    let key = issue(&world, 9, squash);
+    let (limited, _) = world.client(|c| c.key = key);
+    world.run(LIMIT, async {
+        let fid = make(&all, Fid::ROOT, "f", b"what others lock").await;
+        let (mode, extent, owner) = (client::FlockMode::Exclusive, types::Extent::ALL, 1);
+        for whole in [false, true] {
+            let call = client::LockCall { fid, whole, mode, extent, owner, pid: 7 };
+            let lock = |call| limited.flocks().set_lock(call, false, std::future::pending());
+            assert_eq!(lock(call).await, Err(FsError::Access));
+            assert_eq!(limited.flocks().test_lock(call).await, Err(FsError::Access));
+            let file = limited.open(&user(1000), fid, 0).await.unwrap();
+            assert_eq!(lock(call).await, Ok(()));
+            limited.release(&file).await.unwrap();
+            // The end of an open and of its locks may come in any order.
+            assert_eq!(lock(client::LockCall { mode: client::FlockMode::Unlock, ..call }).await, Ok(()));
+            assert_eq!(all.flocks().set_lock(call, false, std::future::pending()).await, Ok(()));
+            let unlock = client::LockCall { mode: client::FlockMode::Unlock, ..call };
+            all.flocks().set_lock(unlock, false, std::future::pending()).await.unwrap();
+        }
+    });
+}
+
+#[test]
 fn who_is_squashed_lists_and_learns_no_names_below_directories_that_are_closed_to_it() {
     let world = World::new(12, 1, OstConfig::default());
     let (all, _) = world.client(|_| {});

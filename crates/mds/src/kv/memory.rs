@@ -31,6 +31,7 @@ pub struct MemoryKv {
     fail: Cell<Option<(u64, FailPoint)>>,
     latched: Cell<bool>,
     slow_reads: Cell<bool>,
+    batch_bytes_max: Cell<Option<usize>>,
     lease: Rc<Lease>,
 }
 
@@ -56,6 +57,10 @@ impl MemoryKv {
     pub fn set_slow_reads(&self, on: bool) {
         self.slow_reads.set(on);
     }
+    /// It says that a batch may have so many bytes.
+    pub fn set_batch_bytes_max(&self, bytes: usize) {
+        self.batch_bytes_max.set(Some(bytes));
+    }
     /// From now on it is sure to be its server's by itself, or only when it is asked, and answers that or does not.
     pub fn set_sure(&self, by_itself: bool, when_asked: bool) {
         self.lease.is_over.set(!by_itself);
@@ -73,6 +78,7 @@ impl MemoryKv {
         Rc::new(MemoryKv {
             map: RefCell::new(self.map.borrow().clone()),
             slow_reads: Cell::new(self.slow_reads.get()),
+            batch_bytes_max: self.batch_bytes_max.clone(),
             ..MemoryKv::default()
         })
     }
@@ -114,7 +120,7 @@ impl MetaKv for MemoryKv {
     fn limits(&self) -> KvLimits {
         KvLimits {
             batch_ops_max: usize::MAX,
-            batch_bytes_max: usize::MAX,
+            batch_bytes_max: self.batch_bytes_max.get().unwrap_or(usize::MAX),
             key_bytes_max: 1024,
             value_bytes_max: 1 << 20,
             snapshot_isolation: true,

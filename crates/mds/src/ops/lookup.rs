@@ -8,6 +8,9 @@ use crate::perm::MAY_EXEC;
 use crate::record::InodeFlags;
 use crate::tx::{Done, Tx};
 
+/// Links that are read at a time.
+const LINKS_PER_PAGE: usize = 256;
+
 impl Tx<'_> {
     /// Name to attributes. A name that is not there: a negative answer when a lock on the directory was asked for (the
     /// driver turns it into ENOENT when that lock cannot be had), else ENOENT.
@@ -61,9 +64,16 @@ impl Tx<'_> {
         let inode = self.inode(q.fid)?;
         let (mut parent, mut place) = (inode.parent, inode.place);
         if q.link > 0 {
-            let (from, to) = keys::of_fid(keys::LINK, q.fid);
-            let (links, _) = self.range(&from, &to, q.link as usize)?;
-            let key = links.get(q.link as usize - 1).ok_or(FsError::NotFound)?.0.clone();
+            let (mut from, to) = keys::of_fid(keys::LINK, q.fid);
+            let mut before = q.link as usize - 1;
+            let key = loop {
+                let (links, next) = self.range(&from, &to, LINKS_PER_PAGE)?;
+                if let Some((key, _)) = links.get(before) {
+                    break key.clone();
+                }
+                before -= links.len();
+                from = next.ok_or(FsError::NotFound)?;
+            };
             let mut fid = [0; 16];
             fid.copy_from_slice(key.get(17..33).ok_or(FsError::Corrupt)?);
             (parent, place) = (Fid::from_key(&fid), keys::last_u64(&key).ok_or(FsError::Corrupt)?);

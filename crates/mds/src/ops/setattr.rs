@@ -16,6 +16,10 @@ impl Tx<'_> {
         let mut inode = self.inode(q.fid)?;
         let before = inode.clone();
         let has = |bits: u32| q.valid & bits != 0;
+        // As a kernel asks for when nothing is to be changed; of others' files not even the time of it is.
+        if q.valid == 0 && self.must_own(&q.cred, &inode).is_err() {
+            return self.entry(inode, false);
+        }
         self.rests_on_inode(inode.fid);
         if has(SetBits::MODE | SetBits::UID | SetBits::GID | SetBits::PROJECT | SetBits::KILL_PRIV) {
             self.rests_on_rights(&inode)?;
@@ -39,6 +43,11 @@ impl Tx<'_> {
             self.own_objects(&before, &inode)?;
         }
         if has(SetBits::KILL_PRIV) {
+            // They go with a change of bytes or of the owner, for whoever may make it.
+            let asked = has(SetBits::SIZE | SetBits::UID | SetBits::GID) || self.must_own(&q.cred, &before).is_ok();
+            if !asked {
+                self.may_write_by(q, &before)?;
+            }
             kill_set_ids(&mut inode, &q.cred);
         }
         inode.ctime = self.now;
@@ -125,13 +134,7 @@ impl Tx<'_> {
         if q.size > FILE_SIZE_MAX {
             return Err(FsError::FileTooBig.into());
         }
-        let by_handle =
-            self.mds.handles.borrow().get(self.client, q.handle).is_some_and(|o| o.fid == inode.fid && o.writes);
-        // Opens are told after transactions.
-        let replayed_by_handle = self.replay && q.handle.0 != 0;
-        if !by_handle && !replayed_by_handle {
-            self.may(&q.cred, inode, MAY_WRITE)?;
-        }
+        self.may_write_by(q, inode)?;
         inode.size = q.size;
         inode.blocks = q.blocks;
         if self.mds.handles.borrow().writers(inode.fid) == 0 {
@@ -139,6 +142,15 @@ impl Tx<'_> {
         }
         inode.mtime = self.now;
         Ok(())
+    }
+
+    /// Whether the caller may change the bytes: by the open that it names, or by its rights.
+    fn may_write_by(&mut self, q: &SetattrRequest, inode: &Inode) -> Done<()> {
+        let by_handle =
+            self.mds.handles.borrow().get(self.client, q.handle).is_some_and(|o| o.fid == inode.fid && o.writes);
+        // Opens are told after transactions.
+        let replayed_by_handle = self.replay && q.handle.0 != 0;
+        if by_handle || replayed_by_handle { Ok(()) } else { self.may(&q.cred, inode, MAY_WRITE) }
     }
 
     fn change_times(&mut self, q: &SetattrRequest, inode: &mut Inode) -> Done<()> {

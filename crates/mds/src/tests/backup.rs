@@ -82,6 +82,62 @@ fn an_export_makes_the_same_store_and_is_no_backup() {
     moved.tamper(|map| assert_eq!(*map, was, "all of it, sessions and answers too"));
 }
 
+/// As `filled`, with attributes of more bytes than fit a block.
+fn with_large_attributes() -> Fs {
+    let fs = filled();
+    for i in 0..20 {
+        let file = fs.walk(&format!("d/f{i}")).unwrap();
+        (0..63).for_each(|x| fs.setxattr(file, &format!("user.x{x}"), Some(&vec![x; 65_536]), 0).unwrap());
+        fs.sync();
+    }
+    fs
+}
+
+#[test]
+fn a_store_of_large_attributes_is_put_back_from_its_backup_and_its_export() {
+    let fs = with_large_attributes();
+    write(&fs, FILE).unwrap();
+    let kv = restore(&fs, FILE, (77, 5)).unwrap();
+    let kv: Rc<dyn MetaKv> = kv;
+    assert_eq!(fs.world.run(check(&kv)).unwrap().findings, []);
+    let (rt, from): (_, Rc<dyn MetaKv>) = (fs.world.rt(), fs.kv.clone());
+    let target: Rc<dyn MetaKv> = MemoryKv::new();
+    fs.world.run(async move {
+        let file = Path::new("/export");
+        backup::write(&rt, &from, file, Kind::Export, |_| {}).await.unwrap();
+        let header = backup::restore(&rt, file, &target, (77, 5), Kind::Export).await.unwrap();
+        assert_eq!(header.records, backup::whole(&*target).await.unwrap().records);
+    });
+}
+
+/// What an earlier build wrote: all records of a page in one block, here of more bytes than it could be read with.
+#[test]
+fn a_backup_of_an_earlier_build_with_a_long_block_is_put_back() {
+    let fs = with_large_attributes();
+    let records = write(&fs, FILE).unwrap().records;
+    let file = fs.world.rt().open_blocking(Path::new(FILE), false).unwrap();
+    let mut bytes = vec![0; usize::try_from(file.len().unwrap()).unwrap()];
+    file.read(0, &mut bytes).unwrap();
+    let (mut at, mut all, mut blocks) = (64, Vec::new(), 0);
+    while at + 8 < bytes.len() {
+        let len = u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+        all.extend_from_slice(&bytes[at + 8..at + 8 + len]);
+        (at, blocks) = (at + 8 + len, blocks + 1);
+    }
+    assert!(blocks > 4 && all.len() > 64 << 20, "{blocks} blocks");
+    let mut place = 64;
+    for payload in [&all[..], &[]] {
+        let crc = wire::crc32c_append(wire::crc32c(&(place as u64).to_le_bytes()), payload);
+        file.write(place as u64, &[&(payload.len() as u32).to_le_bytes()[..], &crc.to_le_bytes(), payload].concat())
+            .unwrap();
+        place += 8 + payload.len();
+    }
+    file.set_len(place as u64).unwrap();
+    let kv: Rc<dyn MetaKv> = restore(&fs, FILE, (77, 5)).unwrap();
+    let report = fs.world.run(check(&kv)).unwrap();
+    assert!(report.findings.is_empty() && records > 20 * 63);
+}
+
 #[test]
 fn every_flipped_byte_and_every_cut_of_a_backup_is_refused_before_anything_is_written() {
     let fs = filled();

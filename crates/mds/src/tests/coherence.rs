@@ -163,6 +163,42 @@ fn nobody_is_late_with_a_lock_for_what_the_end_of_anothers_session_takes_without
 }
 
 #[test]
+fn who_is_late_is_evicted_while_the_end_of_another_late_ones_session_waits_for_what_it_has() {
+    let fs = Fs::new();
+    let (evicted, rt, mds) = (Rc::<RefCell<Vec<u64>>>::default(), fs.world.rt(), fs.mds.clone());
+    let seen = evicted.clone();
+    fs.mds.set_evictor(Rc::new(move |client| {
+        let (seen, rt, mds) = (seen.clone(), rt.clone(), mds.clone());
+        Box::pin(async move {
+            seen.borrow_mut().push(client.0);
+            let other = types::ClientId(4 - client.0);
+            while client.0 == 1 && mds.locks.namespace.borrow().locks_of(other).next().is_some() {
+                rt.sleep(types::Duration::from_secs(1)).await;
+            }
+        })
+    }));
+    let done = changed_under(&fs, &[1, 3]);
+    fs.pass(40);
+    assert_eq!(*evicted.borrow(), [1, 3]);
+    assert_eq!(*done.borrow(), Some(Ok(())));
+}
+
+#[test]
+fn a_lock_is_not_made_larger_by_its_conversion() {
+    let fs = Fs::new();
+    fs.create(ROOT, "f").unwrap();
+    let lock = look(&fs, ROOT, "f", 1).lock.unwrap();
+    let convert = |bits| {
+        let q = wire::lock::ConvertRequest { handle: lock.handle, bits, mode: None };
+        fs.call::<_, EnqueueReply>(Op::LockConvert, &q).map(|reply| reply.lock.bits)
+    };
+    assert_eq!(convert(LockBits::LOOKUP), Ok(LockBits::LOOKUP));
+    assert_eq!(convert(LockBits::LOOKUP | LockBits::UPDATE), Err(FsError::Invalid));
+    assert_eq!(convert(LockBits::OPEN), Err(FsError::Invalid));
+    assert_eq!(convert(LockBits::LOOKUP), Ok(LockBits::LOOKUP), "it is as it was");
+}
+
+#[test]
 fn a_clients_own_locks_never_stand_in_its_way() {
     let fs = Fs::new();
     let f = fs.create(ROOT, "f").unwrap();

@@ -6,6 +6,7 @@ use wire::{Op as Rpc, connect::ConfigReply};
 
 use super::harness::Fs;
 use super::model::{Model, Op, findings, ops};
+use crate::keys;
 use crate::kv::memory::FailPoint;
 
 fn first_object(fs: &Fs, file: Fid) -> types::ObjectId {
@@ -158,6 +159,49 @@ fn orphans_of_dead_clients_go_when_recovery_is_over() {
     fs.world.settle();
     assert_eq!(fs.osts.destroyed.borrow().iter().filter(|d| **d == object).count(), 1);
     assert_eq!(findings(&fs), Vec::<String>::new());
+}
+
+#[test]
+fn a_damaged_nameless_inode_keeps_no_other_from_its_removal_and_is_named_once() {
+    let fs = Fs::new();
+    let fids = ["a", "b", "c"].map(|name| {
+        let fid = fs.open(Fid::ROOT, name, 0o302, 0o644).unwrap().entry.attr.fid;
+        fs.unlink(Fid::ROOT, name).unwrap();
+        fid
+    });
+    fs.sync();
+    let key = keys::inode(fids[0]).to_vec();
+    fs.kv.tamper(|map| map.get_mut(&key).unwrap()[9] ^= 1);
+    let said = super::log::Said::begin();
+    let fs = fs.crash();
+    fs.pass(20);
+    assert_eq!(fs.getattr(fids[0]), Err(FsError::Corrupt));
+    assert_eq!([fs.getattr(fids[1]), fs.getattr(fids[2])], [Err(FsError::Stale), Err(FsError::Stale)]);
+    let lines = said.lines();
+    let named = format!("nameless inode {} stays", fids[0]);
+    assert_eq!(lines.iter().filter(|l| l.contains(&named) && l.contains("stria fsck")).count(), 1, "{lines:?}");
+}
+
+#[test]
+fn a_damaged_row_of_what_osts_are_owed_keeps_no_server_from_its_start_and_is_named() {
+    let fs = Fs::new();
+    let objects = ["a", "b"].map(|name| first_object(&fs, fs.create(Fid::ROOT, name).unwrap()));
+    fs.sync();
+    *fs.osts.down.borrow_mut() = true;
+    ["a", "b"].into_iter().for_each(|name| fs.unlink(Fid::ROOT, name).unwrap());
+    fs.sync();
+    fs.kv.tamper(|map| {
+        let row = map.iter_mut().find(|(key, _)| key[0] == keys::DESTROY).unwrap();
+        row.1[3] ^= 1;
+    });
+    let said = super::log::Said::begin();
+    let fs = fs.crash();
+    *fs.osts.down.borrow_mut() = false;
+    fs.pass(3);
+    let destroyed = fs.osts.destroyed.borrow();
+    assert_eq!(objects.map(|o| destroyed.contains(&o)), [false, true]);
+    let lines = said.lines();
+    assert!(lines.iter().any(|l| l.contains("what OSTs are owed") && l.contains("stria fsck")), "{lines:?}");
 }
 
 #[test]

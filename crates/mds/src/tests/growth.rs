@@ -1,4 +1,6 @@
 //! Pools and OSTs that come and go, over crashes of the server.
+use std::rc::Rc;
+
 use layout::{LayoutSpec, PoolChoice, PoolName};
 use types::{Fid, FsError, OstIndex};
 use wire::Op;
@@ -253,6 +255,34 @@ fn a_change_of_the_map_that_could_not_be_kept_is_not_answered_as_done_when_it_is
         assert!(lost.is_ok() || q.lasting == Lasting::Set, "{}", String::from_utf8_lossy(&q.pattern));
         asked_again_of_a_store_that_fails(None, Op::Params, &q).unwrap_err();
     }
+}
+
+#[test]
+fn what_is_not_committed_is_bounded_by_its_bytes_as_well_as_by_its_keys() {
+    const BYTES: usize = 64 << 10;
+    let never = types::Duration::from_secs(3600);
+    let commit = crate::store::CommitConfig { interval: never, idle: never, ..Default::default() };
+    // A commit begins at 256 KiB, and operations wait at 1 MiB.
+    let fs = Fs::with_batch_bytes(commit, 2 << 20);
+    let f = fs.create(ROOT, "f").unwrap();
+    fs.sync();
+    let commits = fs.kv.commits();
+    let most = Rc::new(std::cell::Cell::new(0));
+    for i in 0..40 {
+        let (cred, name, value) = (fs.cred.clone(), format!("user.x{i}").as_str().into(), Some(vec![i; BYTES].into()));
+        let q = wire::mdt::SetxattrRequest { cred, fid: f, name, value, flags: 0, kill_sgid: false };
+        let (mds, most, body) = (fs.mds.clone(), most.clone(), wire::encode(&q));
+        let caller = Caller { client: fs.client, replay: None, basis: 0, slot: None };
+        fs.world.rt().spawn(async move {
+            mds.serve(caller, Op::MdtSetxattr, &body).await.unwrap();
+            most.set(mds.store.uncommitted_bytes().max(most.get()));
+        });
+    }
+    fs.world.settle();
+    assert_eq!(fs.listxattr(f).iter().filter(|name| name.starts_with("user.x")).count(), 40);
+    assert!(most.get() > 4 * (256 << 10) && most.get() < (1 << 20) + BYTES + 4096, "{} bytes", most.get());
+    assert!(fs.kv.commits() > commits && fs.mds.store.crowded() > 0);
+    assert!(fs.mds.store.uncommitted_bytes() <= 1 << 20, "{} bytes", fs.mds.store.uncommitted_bytes());
 }
 
 #[test]

@@ -202,9 +202,17 @@ impl Fs {
     pub fn with_hash(mask: u64) -> Fs {
         Fs::build(mask, MdsConfig::default())
     }
-    fn build(mask: u64, config: MdsConfig) -> Fs {
-        let world = world();
+    /// The same on a store that takes so many bytes in a batch.
+    pub fn with_batch_bytes(commit: crate::store::CommitConfig, bytes: usize) -> Fs {
         let kv = MemoryKv::new();
+        kv.set_batch_bytes_max(bytes);
+        Fs::build_on(kv, u64::MAX, MdsConfig { commit, ..MdsConfig::default() })
+    }
+    fn build(mask: u64, config: MdsConfig) -> Fs {
+        Fs::build_on(MemoryKv::new(), mask, config)
+    }
+    fn build_on(kv: Rc<MemoryKv>, mask: u64, config: MdsConfig) -> Fs {
+        let world = world();
         let dynkv: Rc<dyn MetaKv> = kv.clone();
         world.run(format(&dynkv, &options(mask))).unwrap();
         let fs = Fs::with_osts(world, kv, Rc::new(FakeOsts::default()), config);

@@ -64,6 +64,55 @@ fn limited<Q: Enters + Clone, T>(
     fs.world.run(fs.mds.run(caller, within, |_, ()| Ok(()))).map(|_: Answered<()>| ())
 }
 
+/// A request, no replay, in a session that such a credential limits.
+fn asked<Q: Enters + Clone, T>(fs: &Fs, q: &Q, op: impl Fn(&mut Tx<'_>, &Q) -> Done<T>) -> Result<(), FsError> {
+    let (limits, mut q) = (squashed(), q.clone());
+    q.enter(&limits)?;
+    let caller = Caller { client: ClientId(1), replay: None, basis: 0, slot: None };
+    let within = |tx: &mut Tx<'_>| {
+        tx.within(&limits, &q.names())?;
+        op(tx, &q).map(drop)
+    };
+    fs.world.run(fs.mds.run(caller, within, |_, ()| Ok(()))).map(|_: Answered<()>| ())
+}
+
+#[test]
+fn set_id_bits_and_times_of_others_files_are_not_taken_or_set_without_the_right_to_write() {
+    let fs = Fs::new();
+    let f = fs.create(ROOT, "f").unwrap();
+    fs.chmod(f, 0o6777).unwrap();
+    let handle = fs.by(user(1000)).open(f, "", 1, 0).unwrap().handle;
+    fs.chmod(f, 0o6755).unwrap();
+    fs.pass(1);
+    let before = fs.getattr(f).unwrap();
+    let kill = SetattrRequest { fid: f, valid: SetBits::KILL_PRIV, ..SetattrRequest::default() };
+    let set = |q: &SetattrRequest| asked(&fs, q, |tx, q| tx.setattr(q));
+    assert_eq!(set(&kill), Err(FsError::Access));
+    assert_eq!(set(&SetattrRequest { valid: 0, ..kill.clone() }), Ok(()));
+    assert_eq!(fs.getattr(f).unwrap(), before);
+    // Whoever has it open for writing writes, whatever the mode has become.
+    assert_eq!(set(&SetattrRequest { handle, ..kill }), Ok(()));
+    assert_eq!(fs.getattr(f).unwrap().mode & 0o7777, 0o755);
+}
+
+#[test]
+fn a_limited_client_tells_when_it_read_only_of_what_it_can_have_open_and_no_later_time_than_now() {
+    let fs = Fs::new();
+    let f = fs.create(ROOT, "f").unwrap();
+    let before = fs.getattr(f).unwrap().atime;
+    let later = types::WallTime(i64::MAX / 2);
+    let close = Close { fid: f, valid: SetBits::ATIME, atime: later, ..Close::default() };
+    let closes = CloseRequest { closes: vec![close] };
+    let close = || asked(&fs, &closes, |tx, q| tx.close(q));
+    fs.pass(1);
+    assert_eq!(close(), Ok(()));
+    assert_eq!(fs.getattr(f).unwrap().atime, before);
+    fs.by(user(1000)).open(f, "", 0, 0).unwrap();
+    assert_eq!(close(), Ok(()));
+    let told = fs.getattr(f).unwrap().atime;
+    assert!(before < told && told <= fs.mds.clock(), "{told:?}");
+}
+
 #[test]
 fn a_replay_of_what_no_server_of_before_can_have_answered_is_refused() {
     let r = recovering();

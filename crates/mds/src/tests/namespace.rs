@@ -26,6 +26,24 @@ fn a_new_file_has_a_layout_is_found_and_knows_its_size_after_close() {
 }
 
 #[test]
+fn every_further_name_of_a_file_is_told_by_its_number_also_while_others_are_being_removed() {
+    let fs = Fs::new();
+    let f = fs.create(ROOT, "n0").unwrap();
+    (1..8).for_each(|i| fs.link(f, ROOT, &format!("n{i}")).unwrap());
+    fs.sync();
+    // Not committed yet: the store still has it.
+    fs.unlink(ROOT, &fs.path(f, 1)).unwrap();
+    let mut names: Vec<String> = (0..7).map(|link| fs.path(f, link)).collect();
+    names.sort();
+    names.dedup();
+    assert_eq!((names.len(), names.iter().all(|name| fs.lookup(ROOT, name).is_ok())), (7, true), "{names:?}");
+    for link in [7, u32::MAX] {
+        let q = wire::mdt::Fid2pathRequest { fid: f, link };
+        assert_eq!(fs.call::<_, wire::mdt::BytesReply>(Op::MdtFid2path, &q).map(drop), Err(FsError::NotFound));
+    }
+}
+
+#[test]
 fn a_client_opens_no_more_files_than_the_limit_and_hinders_no_other() {
     let fs = Fs::with_config(MdsConfig { opens_max: 3, ..MdsConfig::default() });
     let (mine, other) = (fs.of(1), fs.of(2));

@@ -61,6 +61,23 @@ fn inodes_count_for_their_users_groups_and_projects_until_they_are_gone() {
 }
 
 #[test]
+fn ids_that_nothing_counts_for_any_more_are_forgotten() {
+    let fs = Fs::new();
+    let f = fs.create(Fid::ROOT, "f").unwrap();
+    let give = |project| assert!(fs.setattr(f, SetBits::PROJECT, |q| q.project = project).is_ok());
+    let known = || fs.mds.quotas.known();
+    let before = known();
+    (1..300).for_each(give);
+    assert_eq!(known(), before + 1, "the one that it has");
+    give(0);
+    assert_eq!(known(), before);
+    let project = QuotaKind::Project;
+    assert_eq!(fs.set_quota(project, 7, QuotaBits::INODE_HARD, inode_limits(0, 5)).errno, 0);
+    [7, 0].into_iter().for_each(give);
+    assert_eq!((known(), fs.quota(project, 7).limits.inode_hard), (before + 1, 5), "it has a limit");
+}
+
+#[test]
 fn who_is_at_the_hard_limit_makes_nothing_more_and_root_is_not_limited() {
     let (fs, d) = open_to_all();
     let by = fs.by(user(5));
@@ -391,6 +408,20 @@ fn an_ost_of_before_owners_learns_whose_all_its_objects_are() {
     assert!(owned.len() >= 5 && owned.iter().all(|o| (o.uid, o.unless_owned) == (5, true)), "{owned:?}");
     let counting = |o: &OstUsage| o.counting;
     assert!(!fs.quota(USER, 5).osts.iter().any(counting));
+}
+
+#[test]
+fn an_ost_of_before_owners_learns_whose_its_objects_are_past_a_damaged_inode() {
+    let (fs, d) = open_to_all();
+    let files: Vec<Fid> = (0..5).map(|i| fs.by(user(5)).create(d, &format!("f{i}")).unwrap()).collect();
+    fs.sync();
+    let key = keys::inode(files[1]).to_vec();
+    fs.kv.tamper(|map| map.get_mut(&key).unwrap()[9] ^= 1);
+    fs.osts.unowned.set(true);
+    let fs = fs.crash();
+    fs.pass(3);
+    assert!(!fs.osts.unowned.get(), "it is told when that was all");
+    assert_eq!(fs.osts.owned.borrow().len(), 4);
 }
 
 #[test]
