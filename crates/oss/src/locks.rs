@@ -204,7 +204,9 @@ impl Locks {
             self.with(|ns, now, out| ns.cancel_batch(now, client, &ask.cancels, out));
             self.doubt_unlocked_promises(client);
         }
-        let is_replay = ask.flags & WireFlags::REPLAY != 0 && ask.flags & WireFlags::WAITING == 0;
+        // Only in a recovery is what a client says it holds taken without asking anybody.
+        let told = ask.flags & WireFlags::REPLAY != 0 && ask.flags & WireFlags::WAITING == 0;
+        let is_replay = told && request.is_replay();
         if !is_replay {
             self.nobody_missing_holds(ObjectId(ask.lock.fid)).await;
         }

@@ -60,6 +60,7 @@ impl Ost {
                 Ok(())
             }),
             row(at("store_failure"), |o| types::params::failure_text(o.store.failure_text(), &o.mending.borrow())),
+            row(at("request_memory"), Ost::memory_text),
             row(at("scrub"), |o| o.scrub.borrow().text()).settable(|o, text| o.set_scrub(text)),
             row(at("evict_client"), |_| String::new()).settable(|o, text| o.evict_by_name(text)),
             row(at("last_committed"), |o| o.store.last_committed().0.to_string()),
@@ -234,6 +235,7 @@ impl Ost {
         }
         let (unadvised, advised) = cache.reclaimed();
         let _ = writeln!(text, "reclaimed_unadvised_pages: {unadvised}\nreclaimed_advised_pages: {advised}");
+        let _ = writeln!(text, "dropped_fetches: {}", self.dropped_fetches());
         text
     }
 

@@ -13,6 +13,8 @@ use crate::store::{BLOCK_BYTES, BlockRange};
 
 /// Blocks that are read at a time.
 const BLOCKS_PER_STEP: u64 = 64;
+/// Pause when there was no memory for a read.
+const MEMORY_PAUSE: Duration = Duration::from_secs(1);
 /// Objects that are listed at a time.
 const OBJECTS_PER_STEP: usize = 256;
 
@@ -160,9 +162,9 @@ impl Scrub {
             if self.is_over() {
                 return Ok(());
             }
-            if self.store.read(object, range).await.is_err() {
+            if self.read(object, range).await.is_err() {
                 for block in range.first..range.end() {
-                    match self.store.read(object, BlockRange { first: block, count: 1 }).await {
+                    match self.read(object, BlockRange { first: block, count: 1 }).await {
                         Ok(_) => {}
                         Err(FsError::NotFound) => return Ok(()),
                         Err(FsError::Corrupt) => {
@@ -178,6 +180,16 @@ impl Scrub {
             at = range.end();
         }
         Ok(())
+    }
+
+    /// Reads blocks, whenever there is memory for them.
+    async fn read(&self, object: ObjectId, range: BlockRange) -> Result<(), FsError> {
+        loop {
+            match self.store.read(object, range).await {
+                Err(FsError::NoMemory) if !self.is_over() => self.rt.sleep(MEMORY_PAUSE).await,
+                outcome => return outcome.map(drop),
+            }
+        }
     }
 
     fn fault(&self, what: String) {

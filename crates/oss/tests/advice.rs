@@ -282,3 +282,53 @@ fn a_prefetch_takes_what_a_sequential_read_takes_and_lets_others_pass() {
         assert!(param(&ost, "cache_stats", "resident_bytes") < 16 * MIB);
     });
 }
+
+#[test]
+fn of_wishes_to_fetch_in_the_background_a_few_are_carried_out_at_a_time_and_too_many_are_dropped() {
+    let world = TestWorld::new(7, 96 * MIB);
+    let rt = world.rt();
+    let identity = StoreIdentity { cluster: 7, fsname: "stria".into(), ost: OstIndex(0), uuid: 9 };
+    let disk = DeviceProfile::named("paper001").unwrap();
+    let store = EmulatedStore::new(rt.clone(), MemoryStore::new(&rt, identity, 1 << 30), disk);
+    let server_config = ServerConfig {
+        key: ClusterKey::none(),
+        recovery_window: Duration::from_secs(1),
+        client_timeout: Duration::from_secs(600),
+        boot: 1,
+    };
+    let server = Server::new(rt.clone(), server_config);
+    server.listen(&nid()).unwrap();
+    let oss = Oss::new(rt.clone(), server.clone(), &config(48 * MIB)).unwrap();
+    let ost = oss.add(store, config(48 * MIB)).unwrap();
+    world.run(async move {
+        let c = Rc::new(Client::new(rt.clone(), 1).await);
+        c.create(1).await;
+        c.fill(1, 8).await;
+        ost.set_params("obdfilter.*.cache_bytes", "48M").unwrap();
+        let before = param(&ost, "cache_stats", "resident_bytes");
+        // Blocks far apart, each a seek of the disk.
+        let wishes = (0..100u64).map(|i| {
+            let c = c.clone();
+            async move {
+                let ask = AdviseRequest {
+                    object: object(1),
+                    extent: Extent::at((i * 37 % 100) * 16 * 4096, 4096),
+                    advice: Advice::WillRead,
+                    background: true,
+                    owner: IoOwner::default(),
+                    since: WallTime(1),
+                };
+                c.import.ask::<_, ()>(Op::OstAdvise, &ask).await
+            }
+        });
+        assert!(rt::sync::join_all(wishes.collect()).await.iter().all(Result::is_ok), "all are answered");
+        let dropped = param(&ost, "advice_stats", "dropped_fetches");
+        assert!((1..=32).contains(&dropped), "{dropped}");
+        // All others are carried out, and what comes afterwards is, too.
+        let kept = before + (100 - dropped) * 4096;
+        while param(&ost, "cache_stats", "resident_bytes") < kept {
+            rt.sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(param(&ost, "advice_stats", "dropped_fetches"), dropped);
+    });
+}

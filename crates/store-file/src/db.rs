@@ -69,14 +69,24 @@ fn origins(txn: &redb::WriteTransaction) -> DbResult<Vec<(ClientId, Origin)>> {
     Ok(all)
 }
 
-/// The promises of cuts that are remembered.
+/// The promises of cuts that are remembered. One that nobody can keep is forgotten: no client can have cut its object so.
 fn promises(txn: &redb::WriteTransaction) -> DbResult<Vec<(ObjectId, Promise)>> {
-    let mut promises = Vec::new();
-    for row in txn.open_table(PROMISES)?.iter()? {
+    let (mut promises, mut impossible) = (Vec::new(), Vec::new());
+    let mut table = txn.open_table(PROMISES)?;
+    for row in table.iter()? {
         let (k, v) = row?;
         let object = object_of_key(k.value());
-        let promise = promise_from_bytes(object, v.value());
-        promises.push((object, promise.map_err(|e| record_error(object, "the promise to cut it,", e))?));
+        match promise_from_bytes(object, v.value()) {
+            Ok(promise) => promises.push((object, promise)),
+            Err(e @ FormatError::Field("size")) => {
+                tracing::error!(%object, "the promise to cut it is forgotten, it cannot be kept: {e}");
+                impossible.push(object);
+            }
+            Err(e) => return Err(record_error(object, "the promise to cut it,", e)),
+        }
+    }
+    for object in impossible {
+        table.remove(&object_key(object))?;
     }
     Ok(promises)
 }
@@ -444,7 +454,15 @@ impl Db {
         Ok(out)
     }
 
-    /// Up to `count` objects behind `after`.
+    /// First block of an object's first extent that starts at or behind `from`.
+    pub fn next_extent(&self, object: ObjectId, from: u64) -> DbResult<Option<u64>> {
+        let table = self.0.begin_read()?.open_table(EXTENTS)?;
+        let (from, to) = (extent_key(object, from), extent_key(object, u64::MAX));
+        let first = table.range::<&[u8; 24]>(&from..&to)?.next().transpose()?;
+        Ok(first.map(|(k, _)| extent_of_key(k.value()).1))
+    }
+
+    /// Up to `count` objects behind `after`; one whose record is damaged has no attributes.
     pub fn list(&self, after: ObjectId, count: usize) -> DbResult<Vec<ObjectInfo>> {
         let table = self.0.begin_read()?.open_table(OBJECTS)?;
         let from = object_key(after);
@@ -458,7 +476,10 @@ impl Db {
             if out.len() == count {
                 break;
             }
-            let attr = object_from_bytes(object, v.value()).map_err(|e| record_error(object, "the record", e))?;
+            let attr = object_from_bytes(object, v.value()).unwrap_or_else(|e| {
+                tracing::error!(%object, "its record is damaged: {e}");
+                ObjectAttr::default()
+            });
             out.push(ObjectInfo { object, attr });
         }
         Ok(out)
@@ -528,5 +549,51 @@ impl Db {
         }
         txn.commit()?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use oss::store::StoreIdentity;
+    use types::OstIndex;
+
+    fn made() -> (Db, Superblock) {
+        let backend = redb::backends::InMemoryBackend::new();
+        let db = Db::new(Database::builder().create_with_backend(backend).unwrap());
+        let identity = StoreIdentity { cluster: 7, fsname: "stria".into(), ost: OstIndex(0), uuid: 9 };
+        let superblock = Superblock { identity, capacity_bytes: 0, lost_through: 0 };
+        db.make(&superblock).unwrap();
+        (db, superblock)
+    }
+    fn object(oid: u32) -> ObjectId {
+        ObjectId::new(OstIndex(0), oid)
+    }
+
+    #[test]
+    fn a_promise_that_nobody_can_keep_is_forgotten_at_the_start_and_the_others_stay() {
+        let (db, superblock) = made();
+        let promise = |size| Promise { client: ClientId(3), number: 4, size };
+        let ops = [(1, 5), (2, 1 << 63), (3, wire::ost::REMOVED)]
+            .map(|(oid, size)| DbOp::Promise(object(oid), Some(promise(size))));
+        db.commit(&ops, Transno(1), 0).unwrap();
+        let kept = [(object(1), promise(5)), (object(3), promise(wire::ost::REMOVED))];
+        assert_eq!(db.start(superblock.clone()).unwrap().promises, kept);
+        let left = db.0.begin_read().unwrap().open_table(PROMISES).unwrap().len().unwrap();
+        assert_eq!(left, 2, "its row is gone");
+    }
+
+    #[test]
+    fn an_object_with_a_damaged_record_is_listed_with_those_behind_it() {
+        let (db, _) = made();
+        let ops = [1, 2, 3].map(|oid| DbOp::PutObject(object(oid), ObjectAttr { size: 9, ..ObjectAttr::default() }));
+        db.commit(&ops, Transno(1), 0).unwrap();
+        let txn = db.0.begin_write().unwrap();
+        txn.open_table(OBJECTS).unwrap().insert(&object_key(object(2)), [1u8; 7].as_slice()).unwrap();
+        txn.commit().unwrap();
+        let found: Vec<_> = db.list(ObjectId::default(), 10).unwrap().iter().map(|o| (o.object, o.attr.size)).collect();
+        assert_eq!(found, [(object(1), 9), (object(2), 0), (object(3), 9)]);
+        assert!(matches!(db.object(object(2)), Err(DbError::Record(..))), "whoever asks for it is told");
     }
 }

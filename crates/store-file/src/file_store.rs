@@ -1,5 +1,6 @@
 //! An open file store: reads, writes, what is loaded when, and how the data file grows.
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -12,7 +13,7 @@ use oss::store::{
 use rt::sync::{Event, Semaphore, join_all};
 use rt::{DirLock, DiskFile, OpenMode, Room, RoomyFile, Rt};
 use types::scrub::Looked;
-use types::{FsError, ObjectId};
+use types::{Duration, FsError, ObjectId};
 use wire::crc32c;
 
 use crate::config::FileStoreConfig;
@@ -25,6 +26,25 @@ use crate::state::{Outcome, Placed, Placement, State};
 
 /// Objects up to this many blocks are loaded whole.
 const WHOLE_BLOCKS: u64 = CHUNK_BLOCKS;
+/// Of a wider range that is not at its object's end, everything behind its beginning is loaded: each chunk that holds nothing
+/// would be noted by itself.
+const CHUNKS_APART_MAX: u64 = 1024;
+/// How long a read waits for memory.
+const MEMORY_WAIT_MAX: Duration = Duration::from_secs(5);
+/// Chunks that a seek looks at together.
+const SEEK_CHUNKS: u64 = 8;
+
+/// An object and its map are being brought into memory until it goes.
+struct Loading<'a> {
+    load: u64,
+    store: &'a Inner,
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        self.store.state.borrow_mut().load_ends(self.load);
+    }
+}
 
 /// Takes the first half of an update's data out, to be written before the rest; `None` when it is one block. What else the
 /// update does happens with the rest.
@@ -220,6 +240,17 @@ impl FileStore {
     }
 }
 
+/// What a store keeps in memory of its objects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InMemory {
+    /// Objects.
+    pub objects: usize,
+    /// Block checksums, and eight for each part of a map.
+    pub blocks: usize,
+    /// How often a limit was reached.
+    pub shrinks: u64,
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
         self.room.give_up();
@@ -227,6 +258,14 @@ impl Drop for Inner {
 }
 
 impl FileStore {
+    /// What it keeps in memory now.
+    #[must_use]
+    pub fn in_memory(&self) -> InMemory {
+        let state = self.0.state.borrow();
+        let (objects, blocks) = state.held();
+        InMemory { objects, blocks, shrinks: state.shrinks }
+    }
+
     /// Ends it as a crash would: nothing more is committed, everything fails.
     pub fn abandon(&self) {
         self.0.latch("abandoned: the store", &"its owner gave it up");
@@ -365,26 +404,34 @@ impl Inner {
 
     /// Brings an object and the map of `ranges` into memory. When this answers, both are there until the caller waits.
     pub async fn load(&self, id: ObjectId, ranges: &[BlockRange]) -> StoreResult<()> {
-        loop {
-            self.check()?;
+        if self.is_loaded(id, ranges)? {
+            return Ok(());
+        }
+        let loading = Loading { load: self.state.borrow_mut().load_begins(id, ranges), store: self };
+        while !self.is_loaded(id, ranges)? {
             let missing = {
                 let state = self.state.borrow();
-                if state.tombs.contains_key(&id) {
-                    return Err(FsError::NotFound);
-                }
-                match state.objects.get(&id) {
-                    None => None,
-                    Some(o) => match ranges.iter().find(|r| !o.has(**r)) {
-                        None => return Ok(()),
-                        Some(r) => Some(*r),
-                    },
-                }
+                let object = state.objects.get(&id);
+                object.map(|o| ranges.iter().find(|r| !o.has(**r)).map_or(0..0, |r| o.missing(*r)))
             };
             match missing {
-                None => self.load_object(id).await?,
-                Some(range) => self.load_map(id, range).await?,
+                None => self.load_object(&loading, id).await?,
+                Some(chunks) => self.load_map(&loading, id, chunks).await?,
             }
+            // What this load brings stays: it still counts as one.
+            let (objects_max, mapped_max) = (self.config.objects_max, self.config.mapped_blocks_max);
+            self.state.borrow_mut().shrink_loaded(objects_max, mapped_max);
         }
+        Ok(())
+    }
+
+    fn is_loaded(&self, id: ObjectId, ranges: &[BlockRange]) -> StoreResult<bool> {
+        self.check()?;
+        let state = self.state.borrow();
+        if state.tombs.contains_key(&id) {
+            return Err(FsError::NotFound);
+        }
+        Ok(state.objects.get(&id).is_some_and(|o| ranges.iter().all(|r| o.has(*r))))
     }
 
     /// Reads records: on a worker thread, unless they lie in memory and a worker would only cost its waking.
@@ -397,8 +444,7 @@ impl Inner {
         found.map_err(|e| self.db_failed(e))
     }
 
-    async fn load_object(&self, id: ObjectId) -> StoreResult<()> {
-        let seen = self.state.borrow().evictions;
+    async fn load_object(&self, loading: &Loading<'_>, id: ObjectId) -> StoreResult<()> {
         let db = self.db.clone();
         let read = move || {
             let Some(attr) = db.object(id)? else { return Ok(None) };
@@ -406,33 +452,55 @@ impl Inner {
             Ok(Some((attr, rows)))
         };
         let found = self.look_up(read).await?;
-        let state = &mut *self.state.borrow_mut();
-        if state.evictions != seen || state.objects.contains_key(&id) {
-            return Ok(());
+        let mut state = self.state.borrow_mut();
+        match found {
+            Some((attr, rows)) => state.loaded(loading.load, id, attr, rows),
+            // Somebody may have made it meanwhile.
+            None if state.objects.contains_key(&id) => {}
+            None => return Err(self.no_object(id)),
         }
-        let Some((attr, rows)) = found else { return Err(self.no_object(id)) };
-        let mut object = Object::known(attr);
-        if let Some(rows) = rows {
-            state.mapped_blocks += object.load(0..=0, rows, true);
-        }
-        state.objects.insert(id, object);
         Ok(())
     }
 
-    async fn load_map(&self, id: ObjectId, range: BlockRange) -> StoreResult<()> {
-        let seen = self.state.borrow().evictions;
-        let (first, last) = (range.first / CHUNK_BLOCKS, range.end().saturating_sub(1) / CHUNK_BLOCKS);
-        let all = last - first >= 8;
+    /// Loads `chunks`, or so many of them as the object has: what a caller wants may be anything up to the end of all objects.
+    async fn load_map(&self, loading: &Loading<'_>, id: ObjectId, chunks: Range<u64>) -> StoreResult<()> {
+        let wide = chunks.end - chunks.start > CHUNKS_APART_MAX;
+        let chunks = if wide { chunks.start..u64::MAX } else { chunks };
+        let (from, to) = (chunks.start * CHUNK_BLOCKS, chunks.end.saturating_mul(CHUNK_BLOCKS));
         let db = self.db.clone();
-        let (from, to) = if all { (0, u64::MAX) } else { (first * CHUNK_BLOCKS, (last + 1) * CHUNK_BLOCKS) };
         let rows = self.look_up(move || db.extents(id, from, to)).await?;
-        let state = &mut *self.state.borrow_mut();
-        if state.evictions == seen
-            && let Some(object) = state.objects.get_mut(&id)
-        {
-            state.mapped_blocks += object.load(first..=last, rows, all);
-        }
+        self.state.borrow_mut().loaded_map(loading.load, id, chunks, rows);
         Ok(())
+    }
+
+    /// First block from `from` on that is data, or is not. Looks at a few chunks at a time.
+    pub async fn seek(&self, id: ObjectId, from: u64, data: bool) -> StoreResult<Option<u64>> {
+        let mut at = from;
+        loop {
+            let end = (at / CHUNK_BLOCKS + SEEK_CHUNKS) * CHUNK_BLOCKS;
+            let step = BlockRange::new(at, end);
+            self.load(id, &[step]).await?;
+            let (here, whole) = {
+                let state = self.state.borrow();
+                let object = state.objects.get(&id).ok_or(FsError::NotFound)?;
+                if let Some(found) = object.seek(step, data) {
+                    return Ok(Some(found));
+                }
+                (object.next_here(end / CHUNK_BLOCKS), object.is_complete_from(end / CHUNK_BLOCKS))
+            };
+            // What was there all the time is in memory now, or in the database.
+            let there = if whole || !data {
+                None
+            } else {
+                let db = self.db.clone();
+                self.look_up(move || db.next_extent(id, end)).await?
+            };
+            at = match [here, there].into_iter().flatten().min() {
+                _ if !data => end,
+                Some(next) => next.max(end),
+                None => return Ok(None),
+            };
+        }
     }
 
     /// Reads blocks and compares them with their checksums. `bad` is told of each that does not match.
@@ -454,7 +522,9 @@ impl Inner {
             }
             memory.clear();
             for bytes in wanted {
-                memory.push(self.rt.bulk(bytes).await);
+                // Others may hold some and wait for more as well: nobody does so without end.
+                let more = self.rt.timeout(MEMORY_WAIT_MAX, self.rt.bulk(bytes)).await;
+                memory.push(more.ok_or(FsError::NoMemory)?);
             }
         }
     }
@@ -530,12 +600,9 @@ impl Inner {
     }
 
     pub async fn verify(&self, id: ObjectId) -> StoreResult<Vec<BadBlock>> {
-        self.load(id, &[BlockRange::new(0, u64::MAX)]).await?;
         let (mut bad, mut at) = (Vec::new(), 0);
         loop {
-            self.load(id, &[BlockRange::new(0, u64::MAX)]).await?;
-            let next = self.state.borrow().objects.get(&id).and_then(|o| o.seek(at, true));
-            let Some(first) = next else { return Ok(bad) };
+            let Some(first) = self.seek(id, at, true).await? else { return Ok(bad) };
             self.read_checked(id, BlockRange { first, count: 256 }, &mut bad).await?;
             at = first + 256;
         }
@@ -544,7 +611,7 @@ impl Inner {
     pub async fn update(self: &Rc<Self>, id: ObjectId, mut update: Update) -> StoreResult<Applied> {
         loop {
             match self.update_whole(id, &mut update).await {
-                Err(FsError::NoSpace) if self.overwrites(id, &update) => {
+                Err(FsError::NoSpace) if self.overwrites(id, &update).await => {
                     let Some(part) = first_half(&mut update) else { return Err(FsError::NoSpace) };
                     Box::pin(self.update(id, part)).await?;
                 }
@@ -555,7 +622,12 @@ impl Inner {
 
     /// Whether an update needs blocks only until those that it replaces come free, so that it can be carried out in parts
     /// when not all of them are there at once.
-    fn overwrites(&self, id: ObjectId, update: &Update) -> bool {
+    async fn overwrites(&self, id: ObjectId, update: &Update) -> bool {
+        // What was loaded of its map may have left memory meanwhile.
+        let ranges: Vec<BlockRange> = update.puts.iter().map(BlockRun::range).collect();
+        if self.load(id, &ranges).await.is_err() {
+            return false;
+        }
         let state = self.state.borrow();
         let filled = |o: &Object| update.puts.iter().all(|p| o.has(p.range()) && o.holes(p.range()) == 0);
         let whole = update.drops.is_empty() && update.reserves.is_empty() && !self.is_stalled();
@@ -598,7 +670,10 @@ impl Inner {
                 Ok(Outcome::Applied(applied)) => return Ok(applied),
                 Ok(Outcome::Stale) => {}
                 // Nothing may be held while waiting for space: what is held could be what others wait for.
-                Ok(Outcome::NoRoom(reserved)) => self.make_room(put_blocks(update) + reserved).await?,
+                Ok(Outcome::NoRoom(reserved)) => {
+                    let fresh: u64 = placement.placed.iter().filter(|p| !p.reused).map(|p| p.to.blocks).sum();
+                    self.make_room(fresh + reserved).await?;
+                }
                 Err(e) => return Err(e),
             }
         }
@@ -682,21 +757,17 @@ impl Inner {
     }
 
     async fn place(self: &Rc<Self>, id: ObjectId, update: &Update, ranges: &[BlockRange]) -> StoreResult<Placement> {
-        let want: u64 = update.puts.iter().map(|p| p.range().count).sum();
         let spare = self.spare_for(update);
         loop {
             self.load(id, ranges).await?;
-            let (placement, keep) = {
-                let mut state = self.state.borrow_mut();
-                let object = state.objects.get(&id).ok_or(FsError::NotFound)?;
-                let fills = update.puts.iter().any(|p| object.holes(p.range()) > 0);
-                (state.place(id, &update.puts, spare)?, if fills { spare } else { 0 })
-            };
-            if let Some(placement) = placement {
-                self.grow_ahead();
-                return Ok(placement);
+            let placement = self.state.borrow_mut().place(id, &update.puts, spare)?;
+            match placement {
+                Ok(placement) => {
+                    self.grow_ahead();
+                    return Ok(placement);
+                }
+                Err(want) => self.make_room(want).await?,
             }
-            self.make_room(want + keep).await?;
         }
     }
 

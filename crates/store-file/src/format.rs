@@ -386,7 +386,7 @@ pub fn promise_from_bytes(object: ObjectId, b: &[u8]) -> Result<Promise, FormatE
     check_record(&object_key(object), b)?;
     let size = u64_at(b, 24);
     let promise = Promise { client: ClientId(u64_at(b, 8)), number: u64_at(b, 16), size };
-    if size > oss::store::OBJECT_BYTES_MAX && !promise.removes() {
+    if !promise.is_possible() {
         return Err(FormatError::Field("size"));
     }
     Ok(promise)

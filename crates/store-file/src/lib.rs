@@ -32,7 +32,7 @@ mod state;
 pub use check::{BadPlace, Checked, check, check_files};
 pub use config::FileStoreConfig;
 pub use error::OpenError;
-pub use file_store::FileStore;
+pub use file_store::{FileStore, InMemory};
 pub use lock::lock_dir;
 pub use mkfs::{MkfsOptions, identity, mkfs};
 pub use repair::{accept, mend, mend_database, mend_rows, salvage};

@@ -3,6 +3,7 @@
 //! The map is kept in chunks of 64 MiB, each loaded and dropped as a whole. What changed since the last commit is known
 //! by the first block of its extent, so a commit writes what those places hold then.
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use oss::store::{BlockRange, ObjectAttr};
 use wire::Crc;
@@ -42,12 +43,11 @@ impl Piece {
 }
 
 /// An object in memory.
-#[derive(Default)]
 pub(crate) struct Object {
     pub attr: ObjectAttr,
     chunks: BTreeMap<u64, Chunk>,
-    /// Chunks that are not here hold nothing.
-    pub complete: bool,
+    /// From this chunk on, chunks that are not here hold nothing.
+    complete_from: u64,
     pub attr_dirty: bool,
     pub pinned_until: u64,
 }
@@ -55,12 +55,13 @@ pub(crate) struct Object {
 impl Object {
     /// An object that was just made.
     pub fn fresh() -> Object {
-        Object { complete: true, attr_dirty: true, ..Object::default() }
+        let known = Object::known(ObjectAttr::default());
+        Object { complete_from: 0, attr_dirty: true, ..known }
     }
 
     /// An object that is in the database; nothing of its map is loaded.
     pub fn known(attr: ObjectAttr) -> Object {
-        Object { attr, ..Object::default() }
+        Object { attr, chunks: BTreeMap::new(), complete_from: u64::MAX, attr_dirty: false, pinned_until: 0 }
     }
 
     fn chunk_span(range: BlockRange) -> std::ops::RangeInclusive<u64> {
@@ -69,21 +70,25 @@ impl Object {
 
     /// Whether the map of `range` is in memory.
     pub fn has(&self, range: BlockRange) -> bool {
-        if self.complete {
-            return true;
-        }
-        let span = Self::chunk_span(range);
-        let wanted = span.end() - span.start() + 1;
-        wanted <= self.chunks.len() as u64 && span.into_iter().all(|c| self.chunks.contains_key(&c))
+        let missing = self.missing(range);
+        let wanted = missing.end - missing.start;
+        wanted <= self.chunks.len() as u64 && missing.into_iter().all(|c| self.chunks.contains_key(&c))
     }
 
-    /// Puts loaded rows in; chunks that are here already are newer and stay. `span`: chunks that were read whole.
-    /// Answers how many block checksums came in.
-    pub fn load(&mut self, span: std::ops::RangeInclusive<u64>, rows: Vec<(u64, Extent)>, all: bool) -> usize {
+    /// The chunks of `range` that have to be here one by one for its map to be in memory.
+    pub fn missing(&self, range: BlockRange) -> Range<u64> {
+        let span = Self::chunk_span(range);
+        let end = (*span.end() + 1).min(self.complete_from);
+        *span.start()..end.max(*span.start())
+    }
+
+    /// Puts the rows of whole `chunks` in; chunks that are here already are newer and stay. An end of `u64::MAX`: all there
+    /// are from the first one on. Answers how many block checksums came in.
+    pub fn load(&mut self, chunks: Range<u64>, rows: Vec<(u64, Extent)>) -> usize {
         let mut fresh: BTreeMap<u64, Chunk> = BTreeMap::new();
         let mut count = 0;
-        if !all {
-            for c in span {
+        if chunks.end != u64::MAX {
+            for c in chunks.clone() {
                 if !self.chunks.contains_key(&c) {
                     fresh.insert(c, Chunk::default());
                 }
@@ -97,19 +102,49 @@ impl Object {
             }
         }
         self.chunks.extend(fresh);
-        self.complete |= all;
+        if chunks.end >= self.complete_from {
+            self.complete_from = self.complete_from.min(chunks.start);
+        }
         count
     }
 
-    /// Drops chunks that nothing uncommitted hangs on. Answers the number of block checksums that went.
-    pub fn shed(&mut self, committed: u64) -> usize {
-        let before = self.mapped();
-        let count = self.chunks.len();
-        self.chunks.retain(|_, c| !c.dirty.is_empty() || c.pinned_until > committed);
-        if self.chunks.len() < count {
-            self.complete = false;
+    /// Drops chunks that nothing uncommitted hangs on, but none of those that `kept` speaks of. Answers the number of block
+    /// checksums that went.
+    pub fn shed(&mut self, committed: u64, kept: impl Fn(u64) -> bool) -> usize {
+        let (mut gone, mut last) = (0, None);
+        self.chunks.retain(|number, c| {
+            let stays = !c.dirty.is_empty() || c.pinned_until > committed || kept(*number);
+            if !stays {
+                gone += c.mapped();
+                last = Some(*number);
+            }
+            stays
+        });
+        if let Some(last) = last {
+            self.complete_from = self.complete_from.max(last + 1);
         }
-        before - self.mapped()
+        gone
+    }
+
+    /// Whether a range touches a chunk.
+    pub fn touches(range: BlockRange, chunk: u64) -> bool {
+        Self::chunk_span(range).contains(&chunk)
+    }
+
+    /// Chunks in memory.
+    pub fn chunk_count(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// First block of the first chunk from `chunk` on that is here and holds anything.
+    pub fn next_here(&self, chunk: u64) -> Option<u64> {
+        let mut filled = self.chunks.range(chunk..).filter(|(_, c)| !c.extents.is_empty());
+        filled.next().map(|(number, _)| number * CHUNK_BLOCKS)
+    }
+
+    /// Whether there is nothing from `chunk` on but what is here.
+    pub fn is_complete_from(&self, chunk: u64) -> bool {
+        self.complete_from <= chunk
     }
 
     /// Whether the whole object may leave memory.
@@ -121,7 +156,7 @@ impl Object {
 
     /// Block checksums in memory.
     pub fn mapped(&self) -> usize {
-        self.chunks.values().flat_map(|c| c.extents.values()).map(|e| e.blocks as usize).sum()
+        self.chunks.values().map(Chunk::mapped).sum()
     }
 
     /// Extents that touch `range`, in order, cut to it: first block, physical block, blocks, and whether it is data.
@@ -243,21 +278,20 @@ impl Object {
         }
     }
 
-    /// First block at or behind `from` that is data (or is not); the whole map is in memory.
-    pub fn seek(&self, from: u64, data: bool) -> Option<u64> {
-        let mut at = from;
-        let chunks = self.chunks.range(from / CHUNK_BLOCKS..);
-        for (first, e) in chunks.flat_map(|(_, c)| &c.extents).filter(|(f, e)| **f + e.blocks > from) {
+    /// First block of `range` that is data (or is not); the map of `range` is in memory.
+    pub fn seek(&self, range: BlockRange, data: bool) -> Option<u64> {
+        let mut at = range.first;
+        for (first, e) in self.touching(range) {
             let is_data = e.crcs.is_some();
             if data && is_data {
-                return Some((*first).max(from));
+                return Some(first);
             }
-            if !data && (*first > at || !is_data) {
+            if !data && (first > at || !is_data) {
                 return Some(at);
             }
             at = first + e.blocks;
         }
-        if data { None } else { Some(at) }
+        (!data && at < range.end()).then_some(at)
     }
 
     /// Whether anything of it waits for a commit.
@@ -280,6 +314,11 @@ impl Object {
 }
 
 impl Chunk {
+    /// Block checksums that it holds.
+    fn mapped(&self) -> usize {
+        self.extents.values().map(|e| e.blocks as usize).sum()
+    }
+
     /// Adds an extent, joined to its neighbour in front where both the object and the medium go on.
     fn insert(&mut self, first: u64, e: Extent) {
         if let Some((start, before)) = self.extents.range_mut(..first).next_back()
@@ -322,7 +361,7 @@ mod tests {
 
     #[test]
     fn the_map_equals_an_array_of_blocks_and_its_dirty_places_rebuild_it() {
-        let (mut rng, mut o) = (Rng::new(8), Object { complete: true, ..Object::default() });
+        let (mut rng, mut o) = (Rng::new(8), Object::fresh());
         const N: u64 = CHUNK_BLOCKS * 2 + 500;
         // Physical block + checksum of each block; checksum None: reserved.
         let mut model: BTreeMap<u64, (u64, Option<Crc>)> = BTreeMap::new();
@@ -354,8 +393,8 @@ mod tests {
                     Some(e) => drop(disk.insert(first, e.clone())),
                     None => drop(disk.remove(&first)),
                 });
-                let mut again = Object::default();
-                again.load(0..=0, disk.iter().map(|(f, e)| (*f, e.clone())).collect(), true);
+                let mut again = Object::known(ObjectAttr::default());
+                again.load(0..u64::MAX, disk.iter().map(|(f, e)| (*f, e.clone())).collect());
                 let all = BlockRange::new(0, N);
                 assert_eq!(again.pieces(all), o.pieces(all));
                 assert!(!o.is_dirty());
@@ -382,8 +421,8 @@ mod tests {
         }
         assert_eq!(at, range.end());
         let is_data = |b: &u64| matches!(model.get(b), Some((_, Some(_))));
-        assert_eq!(o.seek(range.first, false), (range.first..).find(|b| !is_data(b)));
-        assert_eq!(o.seek(range.first, true), model.range(range.first..).map(|(b, _)| *b).find(is_data));
+        assert_eq!(o.seek(range, false), (range.first..range.end()).find(|b| !is_data(b)));
+        assert_eq!(o.seek(range, true), (range.first..range.end()).find(is_data));
         assert_eq!(o.holes(range), (range.first..range.end()).filter(|b| !model.contains_key(b)).count() as u64);
     }
 }

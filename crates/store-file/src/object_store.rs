@@ -81,11 +81,7 @@ impl ObjectStore for FileStore {
         })
     }
     fn seek(&self, object: ObjectId, block: u64, data: bool) -> LocalFuture<StoreResult<Option<u64>>> {
-        self.with(async move |s| {
-            s.load(object, &[WHOLE]).await?;
-            let state = s.state.borrow();
-            Ok(state.objects.get(&object).ok_or(FsError::NotFound)?.seek(block, data))
-        })
+        self.with(async move |s| s.seek(object, block, data).await)
     }
     fn reserved(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<u64>> {
         self.with(async move |s| {
@@ -182,7 +178,10 @@ impl ObjectStore for FileStore {
     }
     fn set_promise(&self, object: ObjectId, promise: Option<Promise>) -> LocalFuture<StoreResult<()>> {
         self.with(async move |s| {
-            if promise.is_some() {
+            if let Some(promise) = promise {
+                if !promise.is_possible() {
+                    return Err(FsError::FileTooBig);
+                }
                 s.load(object, &[]).await?;
                 if s.is_stalled() {
                     return Err(FsError::NoSpace);

@@ -10,6 +10,7 @@ use rustc_hash::FxBuildHasher;
 use types::{ClientId, FsError, ObjectId, Origin, Transno, WallTime};
 
 use crate::db::DbOp;
+use crate::format::Extent;
 use crate::map::Object;
 use crate::space::{Run, SpaceMap};
 
@@ -109,13 +110,31 @@ pub(crate) struct State {
     pub commit_next: u64,
     /// Last commit that is done.
     pub commit_done: u64,
-    /// Grows when something leaves memory: what was read from the database before may be older than it is now.
-    pub evictions: u64,
+    /// What is being loaded: none of it leaves memory meanwhile.
+    loads: BTreeMap<u64, Load>,
+    load_next: u64,
     pub object_count: u64,
     pub data_written: bool,
     pub changed: bool,
-    pub mapped_blocks: usize,
+    /// Block checksums in memory, and chunks of maps.
+    mapped_blocks: usize,
+    chunks: usize,
+    /// Objects and blocks below which a load does not look for what may leave memory: when it last did, it found too little.
+    shrinks_from: (usize, usize),
+    /// How often the limits were reached.
+    pub shrinks: u64,
 }
+
+/// An object and blocks of its map that somebody brings into memory.
+struct Load {
+    id: ObjectId,
+    ranges: Vec<BlockRange>,
+    /// The object was removed meanwhile: what was read of it is no more.
+    is_gone: bool,
+}
+
+/// What one chunk counts for besides its checksums, in those: it is a node of the map even when it holds nothing.
+const CHUNK_COST: usize = 8;
 
 impl State {
     pub fn new(start: &crate::db::Start, space: SpaceMap) -> State {
@@ -152,11 +171,15 @@ impl State {
             committed: start.transno,
             commit_next: 1,
             commit_done: 0,
-            evictions: 0,
+            loads: BTreeMap::new(),
+            load_next: 0,
             object_count: start.objects,
             data_written: false,
             changed: false,
             mapped_blocks: 0,
+            chunks: 0,
+            shrinks_from: (0, 0),
+            shrinks: 0,
         }
     }
 
@@ -195,11 +218,11 @@ impl State {
         Some(Run { start, blocks: take })
     }
 
-    /// Space for the runs of an update: reserved blocks are used where they are, the rest is new. `None`, and nothing
-    /// taken, when there is not enough. The object and the map of the runs are in memory. What is freed from now on
+    /// Space for the runs of an update: reserved blocks are used where they are, the rest is new. An error, and nothing
+    /// taken, when there is not enough: so many blocks have to be ready. The object and the map of the runs are in memory. What is freed from now on
     /// stays as it is until [`State::settle`] gives the placement up. `spare` blocks stay for overwrites when the update
     /// fills holes.
-    pub fn place(&mut self, id: ObjectId, puts: &[BlockRun], spare: u64) -> StoreResult<Option<Placement>> {
+    pub fn place(&mut self, id: ObjectId, puts: &[BlockRun], spare: u64) -> StoreResult<Result<Placement, u64>> {
         let object = self.objects.get(&id).ok_or(FsError::NotFound)?;
         let mut placed = Vec::new();
         for (run, p) in puts.iter().enumerate() {
@@ -213,7 +236,7 @@ impl State {
         let want: u64 = puts.iter().map(|p| p.range().count).sum::<u64>() - reused;
         let keep = if puts.iter().any(|p| object.holes(p.range()) > 0) { spare } else { 0 };
         if want > 0 && want + keep > self.space.ready() {
-            return Ok(None);
+            return Ok(Err(want + keep));
         }
         self.placing += 1;
         self.claims.extend(placed.iter().map(|p| p.to));
@@ -233,7 +256,7 @@ impl State {
                 }
             }
         }
-        Ok(Some(Placement { placed, epoch: self.read_begins() }))
+        Ok(Ok(Placement { placed, epoch: self.read_begins() }))
     }
 
     /// Gives a placement up: after its update was applied (`used`), or instead.
@@ -261,7 +284,7 @@ impl State {
         let mut attr = object.attr;
         oss::store::apply_size(&mut attr, update.size, OBJECT_BYTES_MAX)?;
         let wanted: u64 = update.reserves.iter().map(|r| r.count).sum();
-        let before = object.attr;
+        let (before, chunks) = (object.attr, object.chunk_count());
         let mut freed = Vec::new();
         if wanted > 0 {
             let at_most =
@@ -303,6 +326,7 @@ impl State {
         attr.blocks = object.attr.blocks;
         object.attr = attr;
         object.attr_dirty = true;
+        self.chunks = self.chunks + object.chunk_count() - chunks;
         self.usages.charge(&before, &attr);
         self.mapped_blocks = (self.mapped_blocks + attr.blocks as usize).saturating_sub(before.blocks as usize);
         self.dirty.insert(id);
@@ -329,6 +353,7 @@ impl State {
     pub fn destroy(&mut self, id: ObjectId) {
         let Some(mut object) = self.objects.remove(&id) else { return };
         self.mapped_blocks = self.mapped_blocks.saturating_sub(object.mapped());
+        self.chunks -= object.chunk_count();
         self.usages.charge(&object.attr, &ObjectAttr::default());
         let mut freed = Vec::new();
         object.unmap(BlockRange::new(0, u64::MAX), &mut freed);
@@ -342,7 +367,7 @@ impl State {
         }
         self.set_promise(id, None);
         self.object_count -= 1;
-        self.evictions += 1;
+        self.loads.values_mut().filter(|l| l.id == id).for_each(|l| l.is_gone = true);
         // Its blocks come free with a commit, also when what is destroyed along with it is not loaded yet.
         self.changed = true;
     }
@@ -511,29 +536,91 @@ impl State {
         }
     }
 
-    /// Lets clean objects and maps go until memory is within its limits.
-    pub fn shrink(&mut self, objects_max: usize, mapped_max: usize) {
-        if self.objects.len() <= objects_max && self.mapped_blocks <= mapped_max {
+    /// Somebody brings an object and the map of `ranges` into memory: both stay there from when they have come until
+    /// [`State::load_ends`].
+    pub fn load_begins(&mut self, id: ObjectId, ranges: &[BlockRange]) -> u64 {
+        self.load_next += 1;
+        self.loads.insert(self.load_next, Load { id, ranges: ranges.to_vec(), is_gone: false });
+        self.load_next
+    }
+
+    /// That load has ended.
+    pub fn load_ends(&mut self, load: u64) {
+        self.loads.remove(&load);
+    }
+
+    /// An object that was read for a load comes into memory, with the rows of its whole map where they were read along.
+    pub fn loaded(&mut self, load: u64, id: ObjectId, attr: ObjectAttr, rows: Option<Vec<(u64, Extent)>>) {
+        if self.loads[&load].is_gone || self.objects.contains_key(&id) {
             return;
         }
+        self.objects.insert(id, Object::known(attr));
+        if let Some(rows) = rows {
+            self.loaded_map(load, id, 0..u64::MAX, rows);
+        }
+    }
+
+    /// Rows of whole chunks that were read for a load come into memory.
+    pub fn loaded_map(&mut self, load: u64, id: ObjectId, chunks: std::ops::Range<u64>, rows: Vec<(u64, Extent)>) {
+        if self.loads[&load].is_gone {
+            return;
+        }
+        let Some(object) = self.objects.get_mut(&id) else { return };
+        let before = object.chunk_count();
+        self.mapped_blocks += object.load(chunks, rows);
+        self.chunks += object.chunk_count() - before;
+    }
+
+    /// Objects, block checksums and what counts as such that memory holds.
+    pub fn held(&self) -> (usize, usize) {
+        (self.objects.len(), self.mapped_blocks + self.chunks * CHUNK_COST)
+    }
+
+    /// Lets clean objects and maps go until memory is within its limits, after a load. When too little may go, nobody looks
+    /// again before a commit or more has come in: a look goes over everything.
+    pub fn shrink_loaded(&mut self, objects_max: usize, mapped_max: usize) {
+        let (objects, mapped) = self.held();
+        if objects > self.shrinks_from.0 || mapped > self.shrinks_from.1 {
+            self.shrink(objects_max, mapped_max);
+        }
+    }
+
+    /// Lets clean objects and maps go until memory is within its limits.
+    pub fn shrink(&mut self, objects_max: usize, mapped_max: usize) {
+        self.shrinks_from = (objects_max, mapped_max);
+        let within = |(objects, mapped): (usize, usize), part: usize| {
+            objects <= objects_max / 8 * part && mapped <= mapped_max / 8 * part
+        };
+        let (objects, mapped) = self.held();
+        if objects <= objects_max && mapped <= mapped_max {
+            return;
+        }
+        self.shrinks += 1;
         let done = self.commit_done;
-        let (keep_objects, keep_mapped) = (objects_max / 8 * 7, mapped_max / 8 * 7);
+        let mut loads: BTreeMap<ObjectId, Vec<BlockRange>> = BTreeMap::new();
+        for load in self.loads.values() {
+            loads.entry(load.id).or_default().extend(&load.ranges);
+        }
         let ids: Vec<ObjectId> = self.objects.keys().copied().collect();
         for id in ids {
-            if self.objects.len() <= keep_objects && self.mapped_blocks <= keep_mapped {
-                break;
+            if within(self.held(), 7) {
+                return;
             }
             let Some(o) = self.objects.get_mut(&id) else { continue };
-            let gone = if o.is_clean(done) {
+            let (loading, chunks) = (loads.get(&id), o.chunk_count());
+            let (gone, left) = if loading.is_none() && o.is_clean(done) {
                 let n = o.mapped();
                 self.objects.remove(&id);
-                n
+                (n, 0)
             } else {
-                o.shed(done)
+                let kept = |chunk| loading.is_some_and(|l| l.iter().any(|r| Object::touches(*r, chunk)));
+                (o.shed(done, kept), o.chunk_count())
             };
             self.mapped_blocks = self.mapped_blocks.saturating_sub(gone);
-            self.evictions += 1;
+            self.chunks = self.chunks + left - chunks;
         }
+        let (objects, mapped) = self.held();
+        self.shrinks_from = (objects_max.max(objects + objects_max / 8), mapped_max.max(mapped + mapped_max / 8));
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Prefetches take turns of at most [`TURN_BYTES`] that no client's request wants
 //! ([`crate::dispatch::Dispatcher::admit_background`]), so a request that comes meanwhile waits for one turn at most.
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 
 use advice::jobs::Piece;
@@ -24,6 +25,10 @@ const FETCH_TRIES: u32 = 4;
 /// Most bytes that are fetched in one turn: how long a request may have to wait for a prefetch.
 const TURN_BYTES: u64 = types::MIB;
 
+/// Wishes to fetch in the background that are carried out at a time, and those that wait behind them.
+const FETCHERS_MAX: usize = 4;
+const LATER_MAX: usize = 64;
+
 /// What the driver has besides the room.
 pub(crate) struct Driver {
     /// There is something to fetch.
@@ -32,11 +37,24 @@ pub(crate) struct Driver {
     runs: Cell<bool>,
     /// Records are written one at a time, in the order of the changes.
     recording: Semaphore,
+    /// Tasks that fetch what was asked for in the background.
+    fetchers: Cell<usize>,
+    /// What they fetch next.
+    later: RefCell<VecDeque<AdviseRequest>>,
+    /// Wishes of that kind for which there was no place.
+    dropped: Cell<u64>,
 }
 
 impl Default for Driver {
     fn default() -> Driver {
-        Driver { work: Event::default(), runs: Cell::default(), recording: Semaphore::new(1) }
+        Driver {
+            work: Event::default(),
+            runs: Cell::default(),
+            recording: Semaphore::new(1),
+            fetchers: Cell::default(),
+            later: RefCell::default(),
+            dropped: Cell::default(),
+        }
     }
 }
 
@@ -63,12 +81,40 @@ impl Ost {
         }
         if ask.background {
             request.reply(Ok(&()));
-            // The answer is already out; a failed prefetch changes nothing.
-            let _ = self.fetch_once(&ask).await;
+            self.fetch_behind(ask);
         } else {
             let reply = self.fetch_once(&ask).await;
             answer(request, &reply);
         }
+    }
+
+    /// Fetches what was answered already, a few at a time; what comes when too many wait is dropped.
+    fn fetch_behind(self: &Rc<Self>, ask: AdviseRequest) {
+        let driver = &self.advice_driver;
+        if driver.fetchers.get() >= FETCHERS_MAX {
+            let mut later = driver.later.borrow_mut();
+            match later.len() < LATER_MAX {
+                true => later.push_back(ask),
+                false => driver.dropped.set(driver.dropped.get() + 1),
+            }
+            return;
+        }
+        driver.fetchers.set(driver.fetchers.get() + 1);
+        let me = self.clone();
+        self.rt.spawn(async move {
+            let mut next = Some(ask);
+            while let Some(ask) = next {
+                // The answer is already out; a failed prefetch changes nothing.
+                let _ = me.fetch_once(&ask).await;
+                next = me.advice_driver.later.borrow_mut().pop_front();
+            }
+            me.advice_driver.fetchers.set(me.advice_driver.fetchers.get() - 1);
+        });
+    }
+
+    /// Wishes to fetch in the background that were dropped because too many waited.
+    pub(crate) fn dropped_fetches(&self) -> u64 {
+        self.advice_driver.dropped.get()
     }
 
     /// Brings bytes into the cache that will be read once: at most half of what it holds.

@@ -68,6 +68,9 @@ impl Ost {
         if request.export.is_evicted() {
             return Err(FsError::NotConnected);
         }
+        if !promise.is_possible() {
+            return Err(FsError::FileTooBig);
+        }
         if !self.locks.may_promise(object, &promise) {
             return Err(FsError::Stale);
         }

@@ -5,6 +5,7 @@ mod advise;
 mod creators;
 mod cuts;
 mod grant;
+mod memory;
 mod objects;
 mod punch;
 mod quiet;
@@ -60,6 +61,7 @@ pub struct Ost {
     pub(crate) exports: Exports,
     pub(crate) stats: RefCell<OstStats>,
     gate: RangeGate,
+    memory: memory::Memory,
     changes: RefCell<crate::changes::Changes>,
     asks: grant::Asks,
     revoked: RefCell<revoked::Revoked>,
@@ -129,7 +131,9 @@ impl Ost {
         let (boot, revoked) = (store.boot(), store.revoked().into_iter().collect());
         let quotas = quota::Quotas::of_store(store.shares(), boot);
         let replay_max = Transno(store.last_committed().0.saturating_add(REPLAYED_MAX));
+        let memory = memory::Memory::new(rt.frames());
         let ost = Rc::new_cyclic(|me| Ost {
+            memory,
             identity: store.identity(),
             rt,
             store,
@@ -209,6 +213,11 @@ impl Ost {
 
     fn key(&self, object: ObjectId) -> CacheKey {
         CacheKey { ost: self.identity.ost.0, object }
+    }
+
+    /// What requests in service hold of memory; for a parameter.
+    pub(crate) fn memory_text(&self) -> String {
+        self.memory.text()
     }
 
     /// Bytes that nothing but the store's own metadata may take.
@@ -391,6 +400,21 @@ fn attr_body(attr: &ObjectAttr) -> Vec<u8> {
     wire::encode(&wire::ost::AttrReply { lvb: crate::locks::lvb_of(attr) })
 }
 
+/// Blocks that a request may touch: each takes a page, however few of its bytes are asked for. A request of whole blocks is
+/// far below.
+const BLOCKS_MAX: u64 = 2 * wire::BULK_BYTES_MAX as u64 / BLOCK_BYTES;
+
+/// How many blocks ascending extents touch.
+fn blocks_touched(extents: &[Extent]) -> u64 {
+    let (mut blocks, mut end) = (0u64, 0);
+    for e in extents {
+        let range = blocks_of(*e);
+        blocks = blocks.saturating_add(range.end().saturating_sub(range.first.max(end)));
+        end = range.end();
+    }
+    blocks
+}
+
 /// The blocks that hold `extent`.
 fn blocks_of(extent: Extent) -> BlockRange {
     BlockRange::new(extent.start / BLOCK_BYTES, extent.end.div_ceil(BLOCK_BYTES))
@@ -402,7 +426,7 @@ fn blocks_of(extent: Extent) -> BlockRange {
 /// started anew with less, is a promise already.
 ///
 /// # Errors
-/// `Invalid` for extents that are not, `TooBig` above [`wire::BULK_BYTES_MAX`], `FileTooBig` behind what an object may have.
+/// `Invalid` for extents that are not, `TooBig` above [`wire::BULK_BYTES_MAX`] or [`BLOCKS_MAX`], `FileTooBig` behind what an object may have.
 fn joined(extents: &[Extent]) -> Result<(Vec<Extent>, u64), FsError> {
     let mut out: Vec<Extent> = Vec::with_capacity(extents.len());
     let mut bytes = 0u64;
@@ -419,7 +443,7 @@ fn joined(extents: &[Extent]) -> Result<(Vec<Extent>, u64), FsError> {
             _ => out.push(*e),
         }
     }
-    if bytes > u64::from(wire::BULK_BYTES_MAX) {
+    if bytes > u64::from(wire::BULK_BYTES_MAX) || blocks_touched(&out) > BLOCKS_MAX {
         return Err(FsError::TooBig);
     }
     if out.is_empty() { Err(FsError::Invalid) } else { Ok((out, bytes)) }

@@ -11,7 +11,7 @@ use types::{Extent, FsError, ObjectId};
 use wire::ost::{ReadReply, ReadRequest};
 use wire::{Crc, crc32c_append};
 
-use super::{Covering, Ost, blocks_of, failed, joined};
+use super::{Covering, Ost, blocks_of, blocks_touched, failed, joined};
 use crate::locks::lvb_of;
 use crate::page_cache::push_page;
 use crate::pages::join_pages;
@@ -81,6 +81,13 @@ impl Ost {
             false => Some(self.dispatch.admit(NrsRequest { bytes: bytes as u32, max_service, ..scheduled }).await?),
         };
         permit.iter().for_each(|p| p.came(came));
+        let memory = match cached {
+            true => None,
+            false => {
+                let share = self.memory.share(&self.rt, blocks_touched(extents)).await;
+                Some(share.inspect_err(|e| permit.iter().for_each(|p| p.failed(*e)))?)
+            }
+        };
         let started = self.rt.now();
         let asked = Cell::new(0);
         let read = self.read_extents(ask, extents, &asked).await;
@@ -90,7 +97,7 @@ impl Ost {
             (Some(permit), Err(e)) => permit.failed(*e),
         }
         let (attr, bulk, crc) = read?;
-        drop(permit);
+        drop((permit, memory));
         let lens = ask.extents.iter().map(|e| clip(e, attr.size).len() as u32).collect();
         let mut stats = self.stats.borrow_mut();
         stats.on_read((ask.owner.job, self.rt.wall()), extents, bulk.len() as u64, self.rt.now().since(started));

@@ -11,6 +11,7 @@ use types::{Duration, Extent, FsError, ObjectId, Transno};
 use wire::ost::{WriteReply, WriteRequest};
 use wire::{Crc, Flags, crc32c, crc32c_append};
 
+use super::memory::MEMORY_WAIT_MAX;
 use super::quota::{Wants, owner_rule};
 use super::{Covering, Ost, answer_change, answers, blocks_of, joined};
 use crate::dispatch::Permit;
@@ -275,6 +276,11 @@ impl Ost {
         let object = ask.object;
         let _gate = self.change(request, object, blocks_of(hull)).await?;
         let mut puts = plan.runs;
+        // Each part becomes a page, and while it does, what was there is one, too.
+        let _memory = match plan.parts.len() as u64 {
+            0 => None,
+            parts => Some(self.memory.share(&self.rt, parts + 1).await?),
+        };
         if !plan.parts.is_empty() {
             let attr = self.store.attr(object).await?;
             puts.extend(self.merge(object, &attr, plan.parts).await?);
@@ -359,7 +365,7 @@ impl Ost {
             let range = BlockRange { first: part.block, count: 1 };
             Some(self.read_blocks(object, range, PageAccess::fine(0)).await?)
         };
-        let mut page = self.fresh_page().await;
+        let mut page = self.fresh_page().await?;
         let bytes = page.bytes_mut().expect("a fresh page has one owner");
         match old {
             Some(blocks) => blocks.bulk.copy_out(0, bytes),
@@ -368,9 +374,12 @@ impl Ost {
         Ok(page)
     }
 
-    async fn fresh_page(&self) -> FrameRun {
-        let mut segments = self.rt.bulk(PAGE).await.into_segments();
-        segments.pop().expect("a page of bulk is one segment").run
+    async fn fresh_page(&self) -> StoreResult<FrameRun> {
+        let Some(bulk) = self.rt.timeout(MEMORY_WAIT_MAX, self.rt.bulk(PAGE)).await else {
+            self.memory.refuse();
+            return Err(FsError::NoMemory);
+        };
+        Ok(bulk.into_segments().pop().expect("a page of bulk is one segment").run)
     }
 
     /// Block `block` with the bytes `zero` (within the block) zeroed; `None` when it is all zeros anyway.
@@ -385,7 +394,7 @@ impl Ost {
         if old.crcs[0] == crate::pages::crc_of_zeros() && old.bulk.slices().all(|s| s.iter().all(|b| *b == 0)) {
             return Ok(None);
         }
-        let mut page = self.fresh_page().await;
+        let mut page = self.fresh_page().await?;
         let bytes = page.bytes_mut().expect("a fresh page has one owner");
         old.bulk.copy_out(0, bytes);
         bytes[zero].fill(0);

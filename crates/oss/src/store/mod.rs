@@ -253,6 +253,11 @@ impl Promise {
     pub fn removes(&self) -> bool {
         self.size == wire::ost::REMOVED
     }
+    /// Whether an object can be cut so: its size would be one that an object may have, or it goes.
+    #[must_use]
+    pub fn is_possible(&self) -> bool {
+        self.removes() || self.size <= OBJECT_BYTES_MAX
+    }
     /// What changes of the object: who promises has a lock on that.
     #[must_use]
     pub fn range(&self) -> Extent {
@@ -484,7 +489,8 @@ pub trait ObjectStore {
     fn set_shares(&self, _shares: Vec<(Charged, Option<u64>)>) -> LocalFuture<StoreResult<()>> {
         Box::pin(std::future::ready(Ok(())))
     }
-    /// Up to `count` objects behind `after`, in order of id.
+    /// Up to `count` objects behind `after`, in order of id. One whose record is damaged is among them, without attributes:
+    /// whoever asks for those hears of it.
     fn objects(&self, after: ObjectId, count: usize) -> LocalFuture<StoreResult<Vec<ObjectInfo>>>;
     /// Compares the next pages of its own on the medium (where objects are, not what is in them), about so many bytes of them, with
     /// their checksums, past every cache; 0: forgets how far it was. The default has none.
