@@ -129,8 +129,12 @@ fn widen_readahead(at: &Path) {
     }
 }
 
-/// The native path, where it is wanted and can be had: a mount without it is served all the same.
+/// The native path, where it is wanted and can be had: a mount without it is served all the same. Where every write is to be synced,
+/// the kernel says so of its own only.
 fn serve_natively(fs: &Rc<StriaFs>, mount: &Mount, spec: &MountSpec) -> Option<ServedNatively> {
+    if spec.options.sync {
+        return None;
+    }
     let (dir, connection) = (spec.native.as_ref()?, mount.connection()?);
     match fs.serve_natively(dir, connection) {
         Ok(served) => Some(served),

@@ -155,6 +155,8 @@ fn programs_do_to_descriptors_what_they_like() {
         "closed",
         "appended",
         "signalled",
+        "sought",
+        "replaced",
         "sent",
         "mixed",
         "cancelled",

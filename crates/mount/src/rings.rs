@@ -359,8 +359,10 @@ impl Rings {
         let client = self.native.client().clone();
         client.offsets().note_call(self.pid, file.fid(), s.op == op::WRITE, s.offset, s.len);
         if s.op == op::WRITE {
-            if s.spare & ring::FLAGS_KNOWN != 0 {
-                file.follow(s.spare as u32);
+            // As much of the flags as a kernel lets anybody change.
+            if s.spare & ring::FLAGS_KNOWN != 0 && file.writes() {
+                const CHANGEABLE: u32 = (libc::O_APPEND | libc::O_DIRECT) as u32;
+                file.follow(s.spare as u32 & CHANGEABLE | file.flags() & !CHANGEABLE);
             }
             let mut bytes = vec![0; len];
             self.end.borrow().area().get(at, &mut bytes);

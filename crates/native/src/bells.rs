@@ -9,6 +9,7 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use crate::pass;
 
@@ -71,17 +72,20 @@ impl Bells {
         }
         intact
     }
-    /// Waits until the daemon knocks or ends. Whether it is gone, or cannot be heard any more.
-    pub(crate) fn wait(&self) -> bool {
+    /// Waits until the daemon knocks or ends, or so long. Whether it is gone, or cannot be heard any more.
+    pub(crate) fn wait(&self, at_most: Duration) -> bool {
         if !self.are_intact(1..2) {
             return true;
         }
         let mut stream = libc::pollfd { fd: self.stream.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // By its number: poll(3) would be a place where threads are cancelled.
-        // SAFETY: an entry that outlives the call, no time limit and no mask. A signal ends it early, which is no harm.
-        let n = unsafe {
-            libc::syscall(libc::SYS_ppoll, &raw mut stream, 1, std::ptr::null::<u8>(), std::ptr::null::<u8>(), 0)
+        let mut limit = libc::timespec {
+            tv_sec: libc::time_t::try_from(at_most.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: libc::c_long::from(at_most.subsec_nanos()),
         };
+        // By its number: poll(3) would be a place where threads are cancelled.
+        // SAFETY: an entry and a limit that outlive the call, and no mask. A signal ends it early, which is no harm.
+        let n =
+            unsafe { libc::syscall(libc::SYS_ppoll, &raw mut stream, 1, &raw mut limit, std::ptr::null::<u8>(), 0) };
         // What it said before it ended is heard before its end is.
         n > 0 && !(stream.revents & libc::POLLIN != 0 && self.are_intact(1..2) && pass::hear(self.stream.as_fd()))
     }
@@ -116,7 +120,7 @@ mod tests {
         assert!(!bells.ring());
         // SAFETY: as above.
         assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), bells.numbers()[1]) }, bells.numbers()[1]);
-        assert!(bells.wait(), "what cannot ring is not waited for");
+        assert!(bells.wait(Duration::from_secs(60)), "what cannot ring is not waited for");
         let own = bells.numbers()[1];
         drop(bells);
         let mut bytes = Vec::new();

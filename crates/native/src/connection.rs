@@ -62,6 +62,8 @@ struct State {
     used: u64,
     /// A thread sleeps for all.
     watched: bool,
+    /// Threads that listen for the daemon's knock: more than one where one was not believed any more.
+    watchers: u32,
     /// The daemon broke the rules.
     broken: bool,
 }
@@ -241,7 +243,14 @@ impl Connection {
         let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
         Ok(Connection {
             area: end.area().clone(),
-            state: Lock::new(State { end, slots: [FREE; ENTRIES as usize], used: 0, watched: false, broken: false }),
+            state: Lock::new(State {
+                end,
+                slots: [FREE; ENTRIES as usize],
+                used: 0,
+                watched: false,
+                watchers: 0,
+                broken: false,
+            }),
             dead: AtomicBool::new(false),
             changed: Event::new(),
             bells: Bells::new(daemons_bell, stream)?,
@@ -369,13 +378,22 @@ impl Connection {
         }
         if state.end.sleep() {
             state.watched = true;
+            state.watchers += 1;
             drop(state);
-            let gone = self.bells.wait();
+            // One knock wakes all who listen, and one of them hears it: the others look for themselves before long.
+            let gone = self.bells.wait(WATCHED_AT_MOST);
             state = self.state();
-            state.end.awake();
+            state.watchers -= 1;
             state.watched = false;
             // What it answered before it went is there.
             state.reap();
+            // Who still listens is knocked at.
+            while state.watchers > 0 && !state.end.sleep() {
+                state.reap();
+            }
+            if state.watchers == 0 {
+                state.end.awake();
+            }
             if gone {
                 self.dead.store(true, Relaxed);
             }
@@ -564,6 +582,38 @@ mod tests {
         assert_eq!(find_room(0b1011, PIECE_BYTES + 1), Some(0b11_0000));
         assert_eq!(find_room(u64::MAX >> 1, PIECE_BYTES), Some(1 << 63));
         assert_eq!(find_room(u64::MAX >> 1, PIECE_BYTES + 1), None);
+    }
+
+    /// After a second without any answer all of them listen, and a knock is heard by one.
+    #[test]
+    fn every_thread_gets_its_answer_after_a_long_silence_of_the_daemon() {
+        const THREADS: u64 = 8;
+        let (mut daemon, program, stream, _bell) = pair();
+        program.looks.store(0, Relaxed);
+        let (say, hear) = std::sync::mpsc::channel();
+        for _ in 0..THREADS {
+            let (program, say) = (program.clone(), say.clone());
+            std::thread::spawn(move || {
+                let ask = Submission { op: op::READ, ..Submission::default() };
+                let ticket = program.submit(ask, &[], 5, Room::Waited).unwrap();
+                say.send(ticket.wait(&mut [0; 5]).is_ok()).unwrap();
+            });
+        }
+        let mut asked: Vec<Submission> = Vec::new();
+        let end = std::time::Instant::now() + Duration::from_secs(60);
+        while asked.len() < THREADS as usize || program.state().watchers < 2 {
+            asked.extend(daemon.take().unwrap());
+            assert!(std::time::Instant::now() < end, "{} have asked, {} listen", asked.len(), program.state().watchers);
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        for s in &asked {
+            if daemon.complete(Completion { user: s.user, result: 5 }) {
+                pass::knock(stream.as_fd());
+            }
+        }
+        for n in 0..THREADS {
+            assert_eq!(hear.recv_timeout(Duration::from_secs(30)), Ok(true), "{n} of {THREADS} have their answers");
+        }
     }
 
     #[test]

@@ -234,9 +234,6 @@ pub unsafe fn write(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
         if LIMITED.load(Relaxed) {
             return None;
         }
-        if !is_of(open, file, fd) {
-            return None;
-        }
         let write_at = |at: u64| {
             off_t::try_from(at.checked_add(wanted as u64)?).ok()?;
             let done = Transfer { of: (open, file), fd, parts, wanted }.write_at(at).ok()?;
@@ -245,12 +242,16 @@ pub unsafe fn write(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
             Some(done)
         };
         if let At::Offset(at) = at {
-            return write_at(u64::try_from(at).ok()?);
+            return if is_of(open, file, fd) { write_at(u64::try_from(at).ok()?) } else { None };
         }
         if !open.is_alone() {
             return None;
         }
         let _position = alone(open)?;
+        // From here on the descriptor leads to no other file: who has it duplicated waits.
+        if !is_of(open, file, fd) {
+            return None;
+        }
         // Moved before: who writes meanwhile, as a handler of a signal may, writes behind it.
         let end = seek(fd, wanted as i64, libc::SEEK_CUR)?;
         let n = write_at(end - wanted as u64).unwrap_or(0);
@@ -300,9 +301,11 @@ pub fn kernel_ended(open: Option<&'static Open>) {
     }
 }
 
-/// Does something about the position of a descriptor that calls under way must not be in the middle of.
+/// Does something about a descriptor, or the position of its file, that calls under way must not be in the middle of. A handler of a
+/// signal that comes meanwhile finds the thread inside, and waits for no position.
 pub fn beside<T>(fd: c_int, work: impl FnOnce() -> T) -> T {
-    let open = if table::is_known(fd) && !Inside::is_so() { table::of(fd) } else { None };
+    let inside = if table::is_known(fd) { Inside::enter() } else { None };
+    let open = inside.as_ref().and_then(|_| table::of(fd));
     let _position = open.as_ref().filter(|o| matches!(o.way(), Way::Rings | Way::Left)).map(|o| o.position.lock());
     work()
 }

@@ -2,7 +2,7 @@
 use libc::{c_char, c_int, c_long, c_uint, mode_t};
 
 use crate::errno::set_errno;
-use crate::{own, real, sizes, table};
+use crate::{bytes, own, real, sizes, table};
 
 /// What the kernel answered to an open: `before` as [`table::opened`] has it.
 fn opened(fd: c_int, flags: c_int, before: u32) -> c_int {
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
 pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
     own::give_up(to);
     // SAFETY: the caller's.
-    duplicated(fd, unsafe { real::dup2(fd, to) })
+    bytes::beside(to, || duplicated(fd, unsafe { real::dup2(fd, to) }))
 }
 
 /// dup2(2), under a name of the C library's.
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn __dup2(fd: c_int, to: c_int) -> c_int {
 pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     own::give_up(to);
     // SAFETY: the caller's.
-    duplicated(fd, unsafe { real::dup3(fd, to, flags) })
+    bytes::beside(to, || duplicated(fd, unsafe { real::dup3(fd, to, flags) }))
 }
 
 /// fcntl(2): F_DUPFD and F_DUPFD_CLOEXEC duplicate. Flags that F_SETFL changes are seen by the calls that they concern.

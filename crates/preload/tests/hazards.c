@@ -303,6 +303,89 @@ static void signalled(void)
     for (int i = 0; i < RECORDS; i++) CHECK(seen[i] == 1);
 }
 
+/* Handlers that come while the thread asks for a position. */
+static volatile int way;
+static void on_seek(int unused)
+{
+    uint64_t n;
+    int status;
+    (void)unused;
+    if (way == 0) {
+        if (lseek(interrupted, 8 * 5, SEEK_SET) == 8 * 5 && read(interrupted, &n, 8) == 8 && n == 5) came++;
+    } else if (way == 1) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        if (waitpid(child, &status, 0) == child && status == 0) came++;
+    } else {
+        came++;
+        siglongjmp(back, 1);
+    }
+}
+
+static void sought(void)
+{
+    struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
+    signal(SIGALRM, on_seek);
+    for (way = 0; way < 3; way++) {
+        interrupted = file(O_RDWR);
+        CHECK(next(interrupted) == 0);
+        came = 0;
+        /* Not in the middle of anything else: the timer runs while the position is asked for, and at no other time. */
+        for (int rounds = 0; came < 50; rounds++) {
+            CHECK(rounds < 100000);
+            if (sigsetjmp(back, 1) == 0) {
+                CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
+                for (int i = 0; i < 100; i++) CHECK(lseek(interrupted, 0, SEEK_END) == 8 * RECORDS);
+            }
+            CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+            CHECK(lseek(interrupted, 0, SEEK_SET) == 0 && next(interrupted) == 0);
+        }
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        ended_well(child);
+        CHECK(close(interrupted) == 0);
+    }
+}
+
+/* A number that gets another file while threads write to it. */
+#define BLOCK (192 << 10)
+static int number = 100;
+static void *writes_blocks(void *total)
+{
+    char *block = malloc(BLOCK);
+    CHECK(block != NULL);
+    memset(block, 'x', BLOCK);
+    for (int i = 0; i < 150; i++) CHECK(write(number, block, BLOCK) == BLOCK);
+    __atomic_add_fetch((uint64_t *)total, 150 * (uint64_t)BLOCK, __ATOMIC_SEQ_CST);
+    free(block);
+    return NULL;
+}
+
+static void replaced(void)
+{
+    char name[4096];
+    snprintf(name, sizeof name, "%s.other", path);
+    int one = file(O_RDWR | O_TRUNC), other = open(name, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    uint64_t written = 0, there = 0;
+    pthread_t writers[2];
+    CHECK(other >= 0 && dup2(one, number) == number);
+    for (int i = 0; i < 2; i++) CHECK(pthread_create(&writers[i], NULL, writes_blocks, &written) == 0);
+    while (__atomic_load_n(&written, __ATOMIC_SEQ_CST) < 300 * (uint64_t)BLOCK)
+        CHECK(dup2(other, number) == number && dup2(one, number) == number);
+    for (int i = 0; i < 2; i++) CHECK(pthread_join(writers[i], NULL) == 0);
+    char *bytes = malloc(BLOCK);
+    for (int i = 0; i < 2; i++) {
+        ssize_t n;
+        int of = i ? other : one;
+        off_t end = lseek(of, 0, SEEK_END), from = 0;
+        there += (uint64_t)end;
+        for (; (n = pread(of, bytes, BLOCK, from)) > 0; from += n)
+            for (ssize_t k = 0; k < n; k++) CHECK(bytes[k] == 'x');
+        CHECK(from == end);
+    }
+    CHECK(there == written);
+}
+
 static ssize_t send_one(int to, struct msghdr *message) { return sendmsg(to, message, 0); }
 static ssize_t send_many(int to, struct msghdr *message)
 {
@@ -451,7 +534,8 @@ int main(int count, char **words)
 {
     static const struct { const char *name; void (*step)(void); } steps[] = {
         {"plain", plain}, {"duplicated", duplicated}, {"forked", forked}, {"threads", threads}, {"together", together},
-        {"executed", executed}, {"closed", closed}, {"appended", appended}, {"signalled", signalled}, {"sent", sent},
+        {"executed", executed}, {"closed", closed}, {"appended", appended}, {"signalled", signalled}, {"sent", sent}, {"sought", sought},
+        {"replaced", replaced},
         {"mixed", mixed}, {"cancelled", cancelled}, {"wide", wide},
     };
     CHECK(count == 3);
