@@ -56,7 +56,18 @@ fn daemon(dir: &Path, transport: &str, hold: bool) {
 }
 
 fn start(dir: &Path, transport: &str, more: &[&str], uid: Option<u32>) -> Child {
+    start_with(dir, transport, more, uid, &[])
+}
+
+fn start_with(
+    dir: &Path,
+    transport: &str,
+    more: &[&str],
+    uid: Option<u32>,
+    environment: &[(&str, std::ffi::OsString)],
+) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
+    command.envs(environment.iter().cloned());
     command.arg("--serve").arg(dir).arg(transport).args(more).stdout(Stdio::piped());
     if let Some(uid) = uid {
         command.uid(uid).gid(uid);
@@ -127,9 +138,20 @@ fn a_user_mounts_and_unmounts_through_fusermount(transport: &str) {
     assert!(unmounted.success());
     until("the mount goes", || !mounted());
     assert!(child.wait().unwrap().success());
-    let mut child = start(dir.path(), transport, &[], Some(NOBODY));
+    // The helper fails at first, as one does that misses the mount in a table that changes while it reads.
+    let before = std::env::var_os("PATH").unwrap_or_default();
+    let helpers = tempfile::Builder::new().permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777)).tempdir();
+    let helpers = helpers.unwrap();
+    let helper = helpers.path().join("fusermount3");
+    let text = "#!/bin/sh\nPATH=$REAL_PATH\nif [ \"$1\" = -u ] && mkdir \"$0.failed\"; then exit 1; fi\nexec fusermount3 \"$@\"\n";
+    std::fs::write(&helper, text).unwrap();
+    std::fs::set_permissions(&helper, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let path =
+        std::env::join_paths(std::iter::once(helpers.path().into()).chain(std::env::split_paths(&before))).unwrap();
+    let mut child = start_with(dir.path(), transport, &[], Some(NOBODY), &[("PATH", path), ("REAL_PATH", before)]);
     child.kill().unwrap();
     until("the user's mount goes after a kill", || !mounted());
     child.wait().unwrap();
+    assert!(helpers.path().join("fusermount3.failed").exists(), "the helper was asked twice");
     println!("a_user_mounts_and_unmounts_through_fusermount {transport}: ok");
 }

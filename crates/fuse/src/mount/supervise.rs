@@ -21,6 +21,8 @@ const LOOK_EVERY_MS: i32 = 1000;
 /// How often, and every how many ms, the supervisor looks whether a daemon that dies has got out of its exit.
 const LAST_LOOKS: u32 = 30;
 const LAST_LOOK_EVERY_MS: i32 = 100;
+/// How often a mount by a user is taken away before it is left.
+const TRIES: u32 = 100;
 const PF_EXITING: u64 = 4;
 
 /// Handle on a supervisor process. Dropping it without [`Supervisor::dismiss`] makes it act.
@@ -205,19 +207,27 @@ fn stat_says_over(stat: &[u8]) -> bool {
     parsed(stat).is_some_and(|(state, _, threads)| matches!(state, b'Z' | b'X') && threads <= 1)
 }
 
-/// Aborts the connection and detaches the mount (or keeps it), if it is still ours.
-unsafe fn clean_up(plan: &Plan) {
-    // SAFETY: async-signal-safe calls; NUL-terminated strings made before the fork; plain structures on the stack.
+/// Whether the mount is there, and ours.
+unsafe fn is_there(plan: &Plan) -> bool {
+    // SAFETY: async-signal-safe calls; a NUL-terminated string made before the fork; a plain structure on the stack.
     unsafe {
         // DONT_SYNC: answered from memory, even by a mount that hangs. Anything but our device is not ours to unmount.
         let mut stat: libc::statx = std::mem::zeroed();
         let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
-        if libc::statx(libc::AT_FDCWD, plan.at.as_ptr(), flags, 0, &raw mut stat) == 0 {
-            if Some(stat.stx_dev_minor) != plan.minor || stat.stx_dev_major != 0 {
-                return;
-            }
-        } else if plan.fusermount.is_none() && !matches!(*libc::__errno_location(), libc::ENOTCONN | libc::ECONNABORTED)
-        {
+        match libc::statx(libc::AT_FDCWD, plan.at.as_ptr(), flags, 0, &raw mut stat) {
+            0 => Some(stat.stx_dev_minor) == plan.minor && stat.stx_dev_major == 0,
+            _ if matches!(*libc::__errno_location(), libc::ENOTCONN | libc::ECONNABORTED) => true,
+            // The helper looks for itself.
+            _ => plan.fusermount.is_some(),
+        }
+    }
+}
+
+/// Aborts the connection and detaches the mount (or keeps it), if it is still ours.
+unsafe fn clean_up(plan: &Plan) {
+    // SAFETY: async-signal-safe calls; NUL-terminated strings made before the fork; plain structures on the stack.
+    unsafe {
+        if !is_there(plan) {
             return;
         }
         // Only now: the number of a connection that is gone may be another file system's already.
@@ -244,7 +254,23 @@ unsafe fn clean_up(plan: &Plan) {
                     args[4].as_ptr(),
                     std::ptr::null(),
                 ];
-                libc::execv(argv[0], argv.as_ptr());
+                // It reads the table of mounts, in which it may miss one while others come and go.
+                for _ in 0..TRIES {
+                    // Of this process, with one thread, which the child leaves at once.
+                    let helper = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t;
+                    if helper == 0 {
+                        libc::execv(argv[0], argv.as_ptr());
+                        libc::_exit(127);
+                    }
+                    while helper > 0
+                        && libc::waitpid(helper, std::ptr::null_mut(), 0) < 0
+                        && *libc::__errno_location() == libc::EINTR
+                    {}
+                    if !is_there(plan) {
+                        return;
+                    }
+                    libc::poll(std::ptr::null_mut(), 0, LAST_LOOK_EVERY_MS);
+                }
             }
             None => {
                 // Forced: aborts the connection also where fusectl is not mounted.
