@@ -2,6 +2,11 @@
 //!
 //! The metadata server keeps what was issued and what was revoked (`mds/src/credentials.rs`); the key of a credential is made here, from
 //! the administrator's key and from what the credential says.
+use std::fs::OpenOptions;
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
 use cluster::ask_mds;
 use ptlrpc::{CLIENT_KEY_NAME, ClusterKey, Limits, check_name};
 use rt::Nid;
@@ -86,9 +91,36 @@ fn issue(a: &CredentialIssue) -> Outcome {
     let asked = asked(a)?;
     let keeper = Keeper::of(&a.of)?;
     let file = match &a.output {
-        Some(file) => file.clone(),
+        Some(file) => {
+            // A file that is there may be another key, of which there is no second one.
+            make_new(file)?;
+            file.clone()
+        }
         None => keys_dir(keeper.dir.path()).join(format!("{}.credential", a.name)),
     };
+    let issued = issue_to(&keeper, asked, &file);
+    if issued.is_err() && a.output.is_some() {
+        let _ = std::fs::remove_file(&file);
+    }
+    issued?;
+    say!("{}", file.display());
+    Ok(())
+}
+
+/// Makes a file that is not there yet.
+fn make_new(file: &Path) -> Outcome {
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file);
+    made.map(drop).map_err(|e| match e.kind() {
+        ErrorKind::AlreadyExists => Failure::with_errno(
+            format!("-o {}: it is there already: name a new file, or remove this one", file.display()),
+            libc::EEXIST,
+        ),
+        _ => Failure::io("writing", file, &e),
+    })
+}
+
+/// Has a credential issued, and writes it.
+fn issue_to(keeper: &Keeper, asked: Credential, file: &Path) -> Outcome {
     let reply = keeper.ask(&CredentialsRequest { what: CredentialAct::Issue, credential: asked })?;
     let row = reply.rows.into_iter().next().ok_or_else(|| {
         Failure::with_errno("the metadata server says that it issued it, and not what: look at its log", libc::EPROTO)
@@ -97,9 +129,7 @@ fn issue(a: &CredentialIssue) -> Outcome {
     let made = keeper.key.credential_of(limits).and_then(|k| k.credential_text());
     let text = made.ok_or_else(|| Failure::with_errno("this is no administrator's key", libc::EPERM))?;
     // What is there is of a credential of this name that is no more.
-    write_secret(&file, &text)?;
-    say!("{}", file.display());
-    Ok(())
+    write_secret(file, &text)
 }
 
 /// What the command line asks for.

@@ -187,6 +187,15 @@ fn backup(dir: &ClusterDir, file: &Path) -> Outcome {
         let text = all.first().map(|(_, text)| text.as_str()).unwrap_or_default();
         match text.split_once(' ') {
             Some(("done", what)) => {
+                // The server writes where it finds the path, in its own name space of mounts.
+                std::fs::File::open(file).and_then(|f| f.metadata()).map_err(|e| {
+                    let why = format!(
+                        "{}: the server says that it has written it ({what}), but here it cannot be read ({e}): the server sees \
+                         other directories, as a unit with PrivateTmp= does: name a file that both see",
+                        file.display()
+                    );
+                    Failure::with_errno(why, e.raw_os_error().unwrap_or(libc::ENOENT))
+                })?;
                 say!("{what}");
                 return Ok(());
             }

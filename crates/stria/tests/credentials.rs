@@ -174,6 +174,7 @@ fn what_cannot_be_issued_taken_back_or_mounted_is_refused_by_what_it_is() {
         (vec!["x", "--uid", "0:1000:10,5:3000:10"], "'0:1000:10' and '5:3000:10' overlap"),
         (vec!["x", "--gid", "1:4294967290:9"], "ids up to 4294967294"),
         (vec!["x", "--expires", "2001-01-31"], "that is over"),
+        (vec!["x", "--expires", "2027-02-31"], "--expires 2027-02-31: write how long it lives"),
     ] {
         let said = refused(&[&["credential", "issue", "--dir", &dir], &more[..]].concat()).1;
         assert!(said.contains(says), "{more:?}: {said}");
@@ -181,6 +182,18 @@ fn what_cannot_be_issued_taken_back_or_mounted_is_refused_by_what_it_is() {
     let file = issue(&cluster, "x", &[]);
     let (code, said) = refused(&["credential", "issue", "x", "--dir", &dir]);
     assert!(code == libc::EEXIST && said.contains("there is a credential 'x' already"), "{code} {said}");
+    let admin = Path::new(&dir).join("keys/admin.key");
+    let key = fs::read(&admin).unwrap();
+    let (code, said) = refused(&["credential", "issue", "z", "--dir", &dir, "-o", text(&admin)]);
+    assert!(code == libc::EEXIST && said.contains("admin.key: it is there already"), "{code} {said}");
+    assert_eq!(fs::read(&admin).unwrap(), key, "another key stays");
+    let nowhere = cluster.path("nowhere/z");
+    assert_eq!(refused(&["credential", "issue", "z", "--dir", &dir, "-o", &nowhere]).0, libc::ENOENT);
+    // Neither was issued, or this would be a second one.
+    let elsewhere = cluster.path("z.credential");
+    good(&["credential", "issue", "z", "--dir", &dir, "-o", &elsewhere]);
+    let said = refused(&["credential", "issue", "z", "--dir", &dir, "-o", &cluster.path("z2")]).1;
+    assert!(said.contains("there is a credential 'z' already") && !Path::new(&cluster.path("z2")).exists(), "{said}");
     let (code, said) = refused(&["credential", "revoke", "y", "--dir", &dir]);
     assert!(code == libc::ENOENT && said.contains("there is no credential 'y'") && said.contains('x'), "{code} {said}");
 

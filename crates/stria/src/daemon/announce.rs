@@ -3,6 +3,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -189,13 +190,26 @@ impl Daemon {
     }
 }
 
-/// Opens the log of a daemon, in a directory that is this user's alone.
+/// Opens the log of a daemon: in a directory of a cluster, which is this user's alone, or a file that is named, in a directory that is
+/// there and may be open to others, as `/var/log` is. What somebody else has put there is not written to.
 fn open_log(path: &Path) -> Result<File, Failure> {
-    let name = path.file_name().and_then(|n| n.to_str());
-    match (path.parent(), name) {
-        (Some(run), Some(name)) => PrivateDir::open_or_make(run, run)?.append(name),
-        _ => Err(Failure::usage(format!("{} is no log file", path.display()))),
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(|n| n.to_str())) else {
+        return Err(Failure::usage(format!("{} is no log file", path.display())));
+    };
+    if parent.file_name().is_some_and(|n| n == "run") {
+        return PrivateDir::open_or_make(parent, parent)?.append(name);
     }
+    let failed = |e: std::io::Error| Failure::io("opening the log", path, &e);
+    let how = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let file = File::options().append(true).create(true).mode(0o600).custom_flags(how).open(path).map_err(failed)?;
+    let found = file.metadata().map_err(failed)?;
+    // SAFETY: plain system call without arguments.
+    let own = unsafe { libc::geteuid() };
+    if !found.is_file() || found.uid() != own || found.nlink() != 1 {
+        let why = format!("{}: not a file of user {own} with one name: name another log", path.display());
+        return Err(Failure::with_errno(why, libc::EPERM));
+    }
+    Ok(file)
 }
 
 /// Starts this very command again without `--background`, and returns when it is ready.
@@ -207,4 +221,31 @@ pub fn in_background(log: Option<&Path>) -> Outcome {
     let daemon = Daemon::start(&arguments, log, true, None)?;
     note!("{} (process {})", daemon.word, daemon.child.id());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_log_may_lie_where_others_read_and_is_never_a_file_that_somebody_else_has_put_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        for word in ["one ", "two"] {
+            open_log(&at("log")).unwrap().write_all(word.as_bytes()).unwrap();
+        }
+        assert_eq!(std::fs::read_to_string(at("log")).unwrap(), "one two");
+        assert_eq!(std::fs::metadata(at("log")).unwrap().permissions().mode() & 0o777, 0o600);
+        std::os::unix::fs::symlink(at("log"), at("link")).unwrap();
+        std::fs::write(at("named"), "").unwrap();
+        std::fs::hard_link(at("named"), at("twice")).unwrap();
+        for refused in ["link", "twice", "nowhere/log"] {
+            assert!(open_log(&at(refused)).is_err(), "{refused}");
+        }
+        assert!(!at("nowhere").exists());
+        drop(open_log(&at("run").join("up.log")).unwrap());
+        assert_eq!(std::fs::metadata(at("run")).unwrap().permissions().mode() & 0o777, 0o700);
+    }
 }

@@ -114,8 +114,10 @@ impl ClusterDir {
         }
         rt::make_private_dir(path).map_err(|e| Failure::io("making", path, &e))?;
         private::check_dir(path, Closed::ToChanges, path)?;
-        let mut entries = fs::read_dir(path).map_err(|e| Failure::io("reading", path, &e))?;
-        if let Some(Ok(other)) = entries.next() {
+        let entries = fs::read_dir(path).map_err(|e| Failure::io("reading", path, &e))?;
+        // What was left when the first writing of it ended in the middle is written anew.
+        let begun = |name: &std::ffi::OsStr| name == "cluster.new";
+        if let Some(other) = entries.flatten().find(|e| !begun(&e.file_name())) {
             return Err(Failure::with_errno(
                 format!(
                     "{} is not a cluster's directory and not empty ('{}' is there): use an empty or a new directory",
@@ -466,7 +468,10 @@ pub fn write_whole(path: &Path, text: &str) -> Outcome {
         file.sync_all()?;
         fs::rename(&new, path)
     };
-    write().map_err(|e| Failure::io("writing", path, &e))
+    write().map_err(|e| {
+        let _ = fs::remove_file(&new);
+        Failure::io("writing", path, &e)
+    })
 }
 
 #[cfg(test)]
@@ -480,6 +485,15 @@ mod tests {
         let mut config = Config::default();
         let made = ClusterDir::open_or_make(&path, &config, 0xabc, None).unwrap();
         assert_eq!(ClusterDir::open_or_make(&path, &config, 0xdef, None).unwrap(), made);
+        let (begun, used) = (dir.path().join("begun"), dir.path().join("used"));
+        for at in [&begun, &used] {
+            rt::make_private_dir(at).unwrap();
+            fs::write(at.join("cluster.new"), "half of").unwrap();
+        }
+        ClusterDir::open_or_make(&begun, &config, 1, None).unwrap();
+        fs::write(used.join("a-file"), "").unwrap();
+        let e = ClusterDir::open_or_make(&used, &config, 1, None).unwrap_err().to_string();
+        assert!(e.contains("not empty ('a-file' is there)") && !begun.join("cluster.new").exists(), "{e}");
         config.fsname = "other".into();
         let e = ClusterDir::open_or_make(&path, &config, 1, None).unwrap_err().to_string();
         assert!(e.contains("holds file system 'stria', not 'other'"), "{e}");

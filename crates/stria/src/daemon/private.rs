@@ -294,7 +294,13 @@ pub fn write_secret(path: &Path, text: &str) -> Outcome {
         file.write_all(text.as_bytes())?;
         file.sync_all()
     });
-    written.and_then(|()| std::fs::rename(&new, path)).map_err(|e| Failure::io("writing", path, &e))
+    written.and_then(|()| std::fs::rename(&new, path)).map_err(|e| {
+        // One that is there already is not ours.
+        if e.kind() != io::ErrorKind::AlreadyExists {
+            let _ = std::fs::remove_file(&new);
+        }
+        Failure::io("writing", path, &e)
+    })
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ mod show;
 mod slow;
 mod why;
 
-use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
@@ -16,6 +15,7 @@ pub use why::why;
 
 use crate::cli::{TraceExport, TraceFormat, TraceImport, TraceVerb};
 use crate::failure::{Failure, Outcome};
+use crate::out;
 
 /// The verbs of `trace`.
 ///
@@ -58,8 +58,9 @@ fn import(a: &TraceImport) -> Outcome {
         let (key, value) = pair.ok_or_else(|| Failure::usage(format!("--set {set}: write KEY=VALUE")))?;
         trace.targets.iter_mut().for_each(|t| t.settings.push((key.into(), value.into())));
     }
-    let written = File::create(&a.output).and_then(|file| trace.write(BufWriter::new(file)));
-    written.map_err(|e| Failure::io("writing", &a.output, &e))?;
+    out::to_file(&a.output, |file| {
+        trace.write(BufWriter::new(file)).map_err(|e| Failure::io("writing", &a.output, &e))
+    })?;
     say!("{}: {} requests of {} targets", a.output.display(), trace.len(), trace.targets.len());
     Ok(())
 }
@@ -78,6 +79,5 @@ fn export(a: &TraceExport) -> Outcome {
             _ => Ok(()),
         };
     };
-    let done = File::create(path).and_then(|mut file| write(&mut file));
-    done.map_err(|e| Failure::io("writing", path, &e))
+    out::to_file(path, |mut file| write(&mut file).map_err(|e| Failure::io("writing", path, &e)))
 }

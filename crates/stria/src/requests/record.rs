@@ -11,6 +11,7 @@ use crate::cli::TraceRecord;
 use crate::control;
 use crate::daemon::ClusterDir;
 use crate::failure::{Failure, Outcome};
+use crate::out;
 
 /// How often rings are asked what happened since: they hold some 30,000 requests.
 const LOOK: Duration = Duration::from_millis(200);
@@ -35,13 +36,7 @@ pub fn record(a: &TraceRecord) -> Outcome {
         (None, None) => return Err(Failure::usage("say which file system: a mount, or --dir DIR")),
     };
     let keepers = chosen(connection, &a.ost)?;
-    let file = File::create(&a.output).map_err(|e| Failure::io("writing", &a.output, &e))?;
-    let done = write(connection, &keepers, a, BufWriter::new(file));
-    if done.is_err() {
-        // Half a trace is none.
-        let _ = std::fs::remove_file(&a.output);
-    }
-    let (sources, records) = done?;
+    let (sources, records) = out::to_file(&a.output, |file| write(connection, &keepers, a, BufWriter::new(file)))?;
     let lost: u64 = sources.iter().map(|s| s.lost).sum();
     let osts = sources.iter().filter(|s| matches!(s.keeper, Keeper::Ost(_))).count();
     let others: Vec<String> =

@@ -60,8 +60,14 @@ pub fn parse(text: &str, now: i64) -> Result<At, String> {
             _ => return Err(wrong()),
         }
     }
+    let day = (tm.tm_mon, tm.tm_mday);
     // SAFETY: a structure on the stack.
-    Ok((unsafe { libc::mktime(&raw mut tm) }, 0))
+    let at = unsafe { libc::mktime(&raw mut tm) };
+    // The 31st of February would be a day of March.
+    if (tm.tm_mon, tm.tm_mday) != day {
+        return Err(format!("there is no day {} of month {}", day.1, day.0 + 1));
+    }
+    Ok((at, 0))
 }
 
 /// An age as `-mtime` takes it: days, or numbers with units s m h d w y, several of which add up. Its seconds and the
