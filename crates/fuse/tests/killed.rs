@@ -140,8 +140,8 @@ fn a_user_mounts_and_unmounts_through_fusermount(transport: &str) {
     assert!(child.wait().unwrap().success());
     // The helper fails at first, as one does that misses the mount in a table that changes while it reads.
     let before = std::env::var_os("PATH").unwrap_or_default();
-    let helpers = tempfile::Builder::new().permissions(std::os::unix::fs::PermissionsExt::from_mode(0o777)).tempdir();
-    let helpers = helpers.unwrap();
+    let helpers = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(helpers.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
     let helper = helpers.path().join("fusermount3");
     let text = "#!/bin/sh\nPATH=$REAL_PATH\nif [ \"$1\" = -u ] && mkdir \"$0.failed\"; then exit 1; fi\nexec fusermount3 \"$@\"\n";
     std::fs::write(&helper, text).unwrap();
