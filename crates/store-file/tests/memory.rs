@@ -12,9 +12,9 @@ use ptlrpc::CallOptions;
 use rt::Rt;
 use simworld::TestWorld;
 use store_file::{FileStore, FileStoreConfig, MkfsOptions, mkfs};
-use types::{ClientId, Duration, Extent, FsError, ObjectId, OstIndex, Rng};
+use types::{ClientId, Duration, Extent, FsError, ObjectId, OstIndex, Rng, WallTime};
 use wire::Op;
-use wire::ost::ReadRequest;
+use wire::ost::{Advice, AdviseRequest, AdvisedReply, AdvisedRequest, IoOwner, ReadRequest};
 
 const DIR: &str = "/ost0";
 /// Blocks of 64 MiB: what a store loads and lets go together.
@@ -279,6 +279,36 @@ fn reads_of_a_byte_in_each_of_many_blocks_end_though_they_need_more_memory_toget
         let ask = ReadRequest { object: support::object(), extents, ..ReadRequest::default() };
         let refused = client.call(Op::OstRead, wire::encode(&ask), Bulk::new(), CallOptions::default()).await;
         assert_eq!(refused.map(|_| ()), Err(FsError::TooBig));
+    });
+}
+
+#[test]
+fn advised_bytes_for_which_there_is_no_memory_are_fetched_when_there_is_some() {
+    let world = support::made(9);
+    let rt = world.rt();
+    world.run(async move {
+        let running = support::start(&rt, 1, Duration::from_millis(100)).await;
+        running.store.create(support::object().0.seq, 1).await.unwrap();
+        running.store.update(support::object(), put(&rt, 0, 64, 7)).await.unwrap();
+        let client = support::join(&rt, ClientId(1), Rc::new(Silent)).await;
+        let mut taken: Vec<_> = std::iter::from_fn(|| rt.frames().alloc(1)).collect();
+        // Commits need a few.
+        taken.truncate(taken.len() - 8);
+        let (object, extent, since) = (support::object(), Extent::ALL, WallTime(100));
+        let (advice, owner) = (Advice::High, IoOwner::default());
+        let ask = AdviseRequest { object, extent, advice, background: false, owner, since };
+        client.ask::<_, ()>(Op::OstAdvise, &ask).await.unwrap();
+        let told = async || {
+            let reply: AdvisedReply = client.ask(Op::OstAdvised, &AdvisedRequest { object }).await.unwrap();
+            reply.ranges[0].clone()
+        };
+        rt.sleep(Duration::from_secs(60)).await;
+        let row = told().await;
+        assert!(row.to_fetch == 64 << 12 && row.fetched == 0 && row.error == 0, "{row:?}");
+        drop(taken);
+        rt.sleep(Duration::from_secs(60)).await;
+        let row = told().await;
+        assert_eq!((row.fetched, row.ram_resident, row.error), (64 << 12, 64 << 12, 0));
     });
 }
 

@@ -12,7 +12,7 @@ use cache::PageAccess;
 use frames::FRAME_BYTES;
 use ptlrpc::Request;
 use rt::sync::{Event, OneReceiver, Semaphore, oneshot};
-use types::{Extent, FsError, ObjectId};
+use types::{Duration, Extent, FsError, ObjectId};
 use wire::ost::{Advice, AdviseRequest, AdvisedRange, AdvisedReply, AdvisedRequest};
 
 use super::{Ost, answer, blocks_of};
@@ -22,6 +22,8 @@ use crate::store::{BLOCK_BYTES, BlockRange, BlockRun, Blocks, StoreResult};
 
 /// How often bytes are fetched that are changed meanwhile.
 const FETCH_TRIES: u32 = 4;
+/// Pause before bytes are fetched again for which there was no memory.
+const MEMORY_PAUSE: Duration = Duration::from_secs(1);
 /// Most bytes that are fetched in one turn: how long a request may have to wait for a prefetch.
 const TURN_BYTES: u64 = types::MIB;
 
@@ -309,6 +311,11 @@ impl Ost {
             let fetched = match fetched {
                 // It was removed meanwhile.
                 Err(FsError::NotFound) => return Ok(()),
+                // Requests come first; it may be withdrawn by then.
+                Err(FsError::NoMemory) => {
+                    self.rt.sleep(MEMORY_PAUSE).await;
+                    continue;
+                }
                 done => done?,
             };
             self.await_copies(piece.object, copying.take()).await?;

@@ -274,13 +274,13 @@ impl Ost {
         hull: Extent,
     ) -> StoreResult<Applied> {
         let object = ask.object;
-        let _gate = self.change(request, object, blocks_of(hull)).await?;
         let mut puts = plan.runs;
-        // Each part becomes a page, and while it does, what was there is one, too.
+        // Each part becomes a page, and while it does, what was there is one, too. Before the gate: nobody who holds that waits for memory.
         let _memory = match plan.parts.len() as u64 {
             0 => None,
             parts => Some(self.memory.share(&self.rt, parts + 1).await?),
         };
+        let _gate = self.change(request, object, blocks_of(hull)).await?;
         if !plan.parts.is_empty() {
             let attr = self.store.attr(object).await?;
             puts.extend(self.merge(object, &attr, plan.parts).await?);
