@@ -135,7 +135,7 @@ fn serve_natively(fs: &Rc<StriaFs>, mount: &Mount, spec: &MountSpec) -> Option<S
     if spec.options.sync {
         return None;
     }
-    let (dir, connection) = (spec.native.as_ref()?, mount.connection()?);
+    let (dir, connection) = (spec.native.as_ref()?, mount.connection()?.number());
     match fs.serve_natively(dir, connection) {
         Ok(served) => Some(served),
         Err(e) => {

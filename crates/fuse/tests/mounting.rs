@@ -6,6 +6,7 @@ use fuse::mount::{MountError, MountOptions, abort, check_mount_point, mounts, un
 use fuse::{SessionConfig, TransportChoice};
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 use support::{Mounted, can_mount, transports};
 
 fn is_mount(at: &Path) -> bool {
@@ -37,7 +38,7 @@ fn a_mount_over_a_mount_is_refused_and_options_are_in_the_table() {
         assert!(matches!(check_mount_point(m.dir.path(), &MountOptions::default()), Err(MountError::Busy { .. })));
         let entry = mounts().into_iter().find(|e| e.at == m.dir.path()).unwrap();
         assert_eq!((entry.kind.as_str(), entry.source.as_str()), ("fuse.stria", "scratch"));
-        assert_eq!(Some(entry.minor), m.mount.connection());
+        assert_eq!(entry.minor, m.mount.connection().unwrap().number());
         assert_eq!(fs::write(m.path("f"), b"").unwrap_err().raw_os_error(), Some(libc::EROFS));
         m.finish();
     }
@@ -72,10 +73,43 @@ fn aborting_frees_every_caller_and_ends_serving() {
     for choice in transports() {
         let m = Mounted::new(choice, 2);
         fs::write(m.path("f"), b"x").unwrap();
-        abort(m.mount.connection().unwrap()).unwrap();
+        abort(m.mount.connection().unwrap().number()).unwrap();
         let errno = fs::read_dir(m.dir.path()).map(drop).unwrap_err().raw_os_error();
         assert!(matches!(errno, Some(libc::ENOTCONN | libc::ECONNABORTED)), "{errno:?}");
         m.finish().into_iter().for_each(|ended| ended.unwrap());
+    }
+}
+
+/// A mount that is gone gave its number back, and the next one gets it.
+#[test]
+fn what_cleans_up_after_a_mount_leaves_a_later_one_of_the_same_number_alone() {
+    for choice in transports() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = MountOptions::default();
+        let (session, mut earlier) =
+            fuse::mount::mount(dir.path(), &options, SessionConfig::default(), TransportChoice::Dev).unwrap();
+        earlier.supervise(false).unwrap();
+        let number = earlier.connection().unwrap().number();
+        unmount(dir.path(), false).unwrap();
+        drop(session);
+        // Other tests may take the number first.
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut dir = dir;
+        let later = loop {
+            let m = Mounted::at(dir, choice, 1, SessionConfig::default(), "noatime");
+            if m.mount.connection().unwrap().number() == number {
+                break m;
+            }
+            assert!(Instant::now() < deadline, "{number} does not come again");
+            dir = m.finish_and_keep();
+        };
+        assert!(!earlier.is_mounted() && later.mount.is_mounted());
+        assert!(!earlier.connection().unwrap().unmount(earlier.path(), true).unwrap());
+        earlier.abort().unwrap();
+        // Its supervisor acts.
+        drop(earlier);
+        fs::write(later.path("f"), b"x").unwrap();
+        later.finish().into_iter().for_each(|ended| ended.unwrap());
     }
 }
 
@@ -83,7 +117,7 @@ fn aborting_frees_every_caller_and_ends_serving() {
 fn a_dead_mount_is_told_and_cleaned_when_asked() {
     for choice in transports() {
         let mut m = Mounted::new(choice, 1);
-        abort(m.mount.connection().unwrap()).unwrap();
+        abort(m.mount.connection().unwrap().number()).unwrap();
         let stale = check_mount_point(m.dir.path(), &MountOptions::default()).unwrap_err();
         assert!(matches!(stale, MountError::Stale(_)) && stale.to_string().contains("umount -l"), "{stale}");
         let clean = MountOptions { clean_stale: true, ..Default::default() };
@@ -132,7 +166,7 @@ fn a_panicking_handler_ends_serving_with_an_error_and_hangs_nobody() {
             panic!("poison");
         })
         .join();
-        let (at, connection) = (m.path("f"), m.mount.connection().unwrap());
+        let (at, connection) = (m.path("f"), m.mount.connection().unwrap().number());
         let caller = std::thread::spawn(move || fs::metadata(at).is_err());
         let ended = {
             let mut m = m;

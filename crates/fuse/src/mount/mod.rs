@@ -2,12 +2,14 @@
 //!
 //! Root mounts with mount(2), everybody else through fusermount3. The mount point is checked before: missing, not a
 //! directory, busy, or occupied by a FUSE mount whose daemon died.
+mod connection;
 mod fusermount;
 mod holders;
 mod options;
 mod supervise;
 mod table;
 
+pub use connection::{Connection, abort};
 pub(crate) use fusermount::find_fusermount;
 pub use holders::{Copy, User, copies, users};
 pub use options::{MountOptions, OptionError};
@@ -22,7 +24,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// Why a mount or unmount did not happen.
 #[derive(Debug, thiserror::Error)]
@@ -95,7 +98,7 @@ impl MountError {
 pub struct Mount {
     at: PathBuf,
     by_user: bool,
-    connection: Option<u32>,
+    connection: Option<Arc<Connection>>,
     supervisor: Option<Supervisor>,
     _auto_unmount: Option<UnixStream>,
 }
@@ -114,7 +117,7 @@ pub fn mount(
     // SAFETY: plain system call without arguments.
     let by_user = unsafe { libc::geteuid() } != 0;
     let (fd, socket) = if by_user { fusermount::mount(&at, options)? } else { (mount_directly(&at, options)?, None) };
-    let connection = table::connection_at(&at);
+    let connection = table::connection_at(&at).map(|number| Arc::new(Connection::open(number)));
     let mut mount = Mount { at, by_user, connection, supervisor: None, _auto_unmount: socket };
     match Session::start(fd, config, choice) {
         Ok(session) => {
@@ -139,9 +142,9 @@ impl Mount {
         &self.at
     }
 
-    /// The connection's number under `/sys/fs/fuse/connections`, if known.
-    pub fn connection(&self) -> Option<u32> {
-        self.connection
+    /// The kernel's connection, if known.
+    pub fn connection(&self) -> Option<&Arc<Connection>> {
+        self.connection.as_ref()
     }
 
     /// Starts a tiny process that aborts the connection when this process dies, however it dies, and detaches the mount
@@ -151,7 +154,7 @@ impl Mount {
     /// [`MountError`] when no process can be made.
     pub fn supervise(&mut self, keep: bool) -> Result<(), MountError> {
         if self.supervisor.is_none() {
-            let started = Supervisor::start(&self.at, self.connection, self.by_user, keep);
+            let started = Supervisor::start(&self.at, self.connection.as_deref(), self.by_user, keep);
             self.supervisor = Some(started.map_err(|e| MountError::io("starting the supervisor of", &self.at, e))?);
         }
         Ok(())
@@ -177,7 +180,7 @@ impl Mount {
 
     /// Whether this very mount is still in the mount table.
     pub fn is_mounted(&self) -> bool {
-        table::connection_at(&self.at).is_some_and(|c| Some(c) == self.connection)
+        self.connection.as_ref().is_some_and(|c| c.is_mounted_at(&self.at))
     }
 
     /// Ends the connection by force: every caller gets an error, every worker ends. Works when nothing else does.
@@ -185,7 +188,7 @@ impl Mount {
     /// # Errors
     /// The system's answer when neither the control file nor a forced unmount (root only) works.
     pub fn abort(&self) -> io::Result<()> {
-        let by_file = self.connection.ok_or(io::ErrorKind::Unsupported.into()).and_then(abort);
+        let by_file = self.connection.as_ref().ok_or(io::ErrorKind::Unsupported.into()).and_then(|c| c.abort());
         if by_file.is_ok() || !self.is_mounted() {
             return Ok(());
         }
@@ -194,56 +197,6 @@ impl Mount {
         let flags = libc::UMOUNT_NOFOLLOW | libc::MNT_FORCE | libc::MNT_DETACH;
         // SAFETY: a NUL-terminated path that outlives the call.
         if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    }
-}
-
-/// Aborts FUSE connection `connection` (root, or the user who mounted).
-///
-/// # Errors
-/// The system's answer; `NotFound` also when fusectl is not mounted on `/sys/fs/fuse/connections` and cannot be.
-pub fn abort(connection: u32) -> io::Result<()> {
-    const CONTROL: &std::ffi::CStr = c"/sys/fs/fuse/connections";
-    let path = format!("/sys/fs/fuse/connections/{connection}/abort");
-    match std::fs::OpenOptions::new().write(true).open(&path) {
-        Err(e)
-            if e.kind() == io::ErrorKind::NotFound
-                && table::mount_at(Path::new("/sys/fs/fuse/connections")).is_none() =>
-        {
-            let kind = c"fusectl".as_ptr();
-            // SAFETY: static NUL-terminated strings; no data.
-            if unsafe { libc::mount(kind, CONTROL.as_ptr(), kind, 0, std::ptr::null()) } != 0 {
-                return Err(e);
-            }
-            std::fs::OpenOptions::new().write(true).open(&path)
-        }
-        other => other,
-    }
-    .and_then(|mut file| io::Write::write_all(&mut file, b"1"))
-}
-
-/// How long a mount that nobody can be seen to use may refuse to go: a statfs(2) of all mounts, a look through `/proc` or the
-/// end of a program hold it for moments.
-const UNSEEN_MAX: Duration = Duration::from_secs(2);
-/// How often such a mount is tried again.
-const TRY_EVERY: Duration = Duration::from_millis(20);
-
-/// Unmounts connection `connection` from `at`; anything else that is mounted there is left alone. Whether it was there. Waits up to
-/// 2 s for uses that no program can be seen to make.
-///
-/// # Errors
-/// As [`unmount`].
-pub fn unmount_connection(at: &Path, connection: u32, lazy: bool) -> Result<bool, MountError> {
-    let end = Instant::now() + UNSEEN_MAX;
-    loop {
-        if table::connection_at(at) != Some(connection) {
-            return Ok(false);
-        }
-        match unmount(at, lazy) {
-            Err(MountError::StillBusy { .. }) if Instant::now() < end && holders::users(connection).is_empty() => {
-                std::thread::sleep(TRY_EVERY);
-            }
-            other => return other.map(|()| true),
-        }
     }
 }
 

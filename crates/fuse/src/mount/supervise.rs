@@ -9,12 +9,14 @@
 //! then whether the daemon is on its way out. On rings this does not help (Linux 6.18): the FLUSH that the dying process
 //! sends to itself is bound to a ring entry whose work only that process could run, no abort ends it, and the process
 //! stays in its exit for ever. So a daemon that serves rings must never hold files open on its own mount; the mount
-//! itself does go away. It holds no other descriptor, in particular not `/dev/fuse`.
+//! itself does go away. Of other descriptors it holds the kernel's control files of the connection, in particular not `/dev/fuse`.
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+use super::Connection;
 
 /// How often the supervisor looks whether the daemon hangs in its exit, in ms.
 const LOOK_EVERY_MS: i32 = 1000;
@@ -36,7 +38,10 @@ pub struct Supervisor {
 struct Plan {
     pipe: i32,
     daemon_stat: CString,
-    abort: Option<CString>,
+    /// `waiting`, to be opened anew, and `abort` of the connection.
+    control: Option<(CString, i32)>,
+    /// What stays open in the child, in ascending order.
+    held: Vec<u32>,
     at: CString,
     minor: Option<u32>,
     fusermount: Option<[CString; 5]>,
@@ -48,7 +53,12 @@ impl Supervisor {
     ///
     /// # Errors
     /// The system's refusal to make a pipe or a process.
-    pub(crate) fn start(at: &Path, connection: Option<u32>, by_user: bool, keep: bool) -> io::Result<Supervisor> {
+    pub(crate) fn start(
+        at: &Path,
+        connection: Option<&Connection>,
+        by_user: bool,
+        keep: bool,
+    ) -> io::Result<Supervisor> {
         let mut fds = [0i32; 2];
         // SAFETY: room for two descriptors.
         if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
@@ -65,12 +75,22 @@ impl Supervisor {
             }
             None => None,
         };
+        let control = connection.and_then(Connection::descriptors);
+        let mut held: Vec<u32> = control
+            .map_or(Vec::new(), |(waiting, abort)| vec![waiting, abort])
+            .into_iter()
+            .chain([read.as_raw_fd()])
+            .map(i32::cast_unsigned)
+            .collect();
+        held.sort_unstable();
+        let anew = |fd: i32| CString::new(format!("/proc/self/fd/{fd}"));
         let plan = Plan {
             pipe: read.as_raw_fd(),
             daemon_stat: CString::new(format!("/proc/{}/stat", std::process::id()))?,
-            abort: connection.map(|c| CString::new(format!("/sys/fs/fuse/connections/{c}/abort"))).transpose()?,
+            control: control.map(|(waiting, abort)| anew(waiting).map(|path| (path, abort))).transpose()?,
+            held,
             at: at_c,
-            minor: connection,
+            minor: connection.map(Connection::number),
             fusermount,
             keep,
         };
@@ -123,11 +143,14 @@ fn child(plan: &Plan) -> ! {
         libc::setsid();
         libc::prctl(libc::PR_SET_NAME, c"stria-mount-sup".as_ptr());
         libc::chdir(c"/".as_ptr());
-        let pipe = plan.pipe as libc::c_uint;
-        if pipe > 0 {
-            libc::syscall(libc::SYS_close_range, 0, pipe - 1, 0);
+        let mut from: libc::c_uint = 0;
+        for &fd in &plan.held {
+            if fd > from {
+                libc::syscall(libc::SYS_close_range, from, fd - 1, 0);
+            }
+            from = fd + 1;
         }
-        libc::syscall(libc::SYS_close_range, pipe + 1, libc::c_uint::MAX, 0);
+        libc::syscall(libc::SYS_close_range, from, libc::c_uint::MAX, 0);
         if daemon_died(plan) {
             clean_up(plan);
         }
@@ -209,8 +232,20 @@ fn stat_says_over(stat: &[u8]) -> bool {
 
 /// Whether the mount is there, and ours.
 unsafe fn is_there(plan: &Plan) -> bool {
-    // SAFETY: async-signal-safe calls; a NUL-terminated string made before the fork; a plain structure on the stack.
+    // SAFETY: async-signal-safe calls; NUL-terminated strings made before the fork; a byte and a plain structure on the stack.
     unsafe {
+        // Of a connection that is gone the number may be another file system's already, at the same place.
+        if let Some((waiting, _)) = &plan.control {
+            let fd = libc::open(waiting.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+            if fd >= 0 {
+                let mut byte = 0u8;
+                let n = libc::read(fd, (&raw mut byte).cast(), 1);
+                libc::close(fd);
+                if n == 0 {
+                    return false;
+                }
+            }
+        }
         // DONT_SYNC: answered from memory, even by a mount that hangs. Anything but our device is not ours to unmount.
         let mut stat: libc::statx = std::mem::zeroed();
         let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
@@ -230,16 +265,8 @@ unsafe fn clean_up(plan: &Plan) {
         if !is_there(plan) {
             return;
         }
-        // Only now: the number of a connection that is gone may be another file system's already.
-        let mut aborted = false;
-        if let Some(abort) = &plan.abort {
-            let fd = libc::open(abort.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-            if fd >= 0 {
-                aborted = libc::write(fd, b"1".as_ptr().cast(), 1) == 1;
-                libc::close(fd);
-            }
-        }
-        // Without the file above, and with a daemon that hangs in its exit, there is no other way to free those who wait there
+        let aborted = plan.control.as_ref().is_some_and(|(_, abort)| libc::write(*abort, b"1".as_ptr().cast(), 1) == 1);
+        // Without the file above (no fusectl), and with a daemon that hangs in its exit, there is no other way to free those who wait there
         // than to take the mount away.
         if plan.keep && (aborted || is_over(plan)) {
             return;

@@ -55,7 +55,16 @@ impl Mounted {
     }
 
     pub fn with(choice: TransportChoice, threads: usize, config: SessionConfig, options: &str) -> Mounted {
-        let dir = tempfile::tempdir().unwrap();
+        Mounted::at(tempfile::tempdir().unwrap(), choice, threads, config, options)
+    }
+
+    pub fn at(
+        dir: tempfile::TempDir,
+        choice: TransportChoice,
+        threads: usize,
+        config: SessionConfig,
+        options: &str,
+    ) -> Mounted {
         let options = MountOptions::parse(options).unwrap();
         let (session, mut mount) = mount(dir.path(), &options, config, choice).unwrap();
         if choice == TransportChoice::Uring {
@@ -92,6 +101,16 @@ impl Mounted {
 
     /// Unmounts and returns how serving ended.
     pub fn finish(mut self) -> Vec<Result<(), SessionError>> {
+        self.end()
+    }
+
+    /// Unmounts; the directory for another mount.
+    pub fn finish_and_keep(mut self) -> tempfile::TempDir {
+        self.end();
+        std::mem::replace(&mut self.dir, tempfile::tempdir().unwrap())
+    }
+
+    fn end(&mut self) -> Vec<Result<(), SessionError>> {
         // A process that another test is forking right now may hold our files for a moment.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
         while let Err(e) = self.mount.unmount(false) {

@@ -112,7 +112,7 @@ impl Mounts {
             dir: self.dir.as_ref().map(|d| d.display().to_string()),
         };
         let socket = match role.mount.connection() {
-            Some(connection) => self.socket(connection, place).await,
+            Some(connection) => self.socket(connection.number(), place).await,
             None => None,
         };
         let shard = Shard::new(client, facts);
@@ -310,15 +310,18 @@ async fn leave(rt: Rt, m: Rc<Mounted>, place: usize, events: Sender<Event>) {
 async fn let_go(rt: Rt, m: Rc<Mounted>, force: bool) {
     let at = m.role.mount.path().to_path_buf();
     let shown = at.display().to_string();
-    let (path, connection) = (at.clone(), m.role.mount.connection());
-    let unmount = move |path: &Path, lazy: bool| match connection {
-        Some(connection) => fuse::mount::unmount_connection(path, connection, lazy),
+    let (path, connection) = (at.clone(), m.role.mount.connection().cloned());
+    let number = connection.as_ref().map(|c| c.number());
+    let ours = connection.clone();
+    let unmount = move |path: &Path, lazy: bool| match &ours {
+        Some(connection) => connection.unmount(path, lazy),
         None => fuse::mount::unmount(path, lazy).map(|()| true),
     };
-    match rt.offload(move || unmount(&path, false)).await {
+    let once = unmount.clone();
+    match rt.offload(move || once(&path, false)).await {
         Ok(there) => {
             // Gone from our namespace, or was before: others may have it still.
-            let copies = rt.offload(move || connection.map(fuse::mount::copies).unwrap_or_default()).await;
+            let copies = rt.offload(move || number.map(fuse::mount::copies).unwrap_or_default()).await;
             if m.over.get() || copies.is_empty() && there {
                 return;
             }
@@ -343,7 +346,7 @@ async fn let_go(rt: Rt, m: Rc<Mounted>, force: bool) {
         tracing::warn!("{e}");
     }
     // Away from the shard, too: what is looked at may be locked by a process that waits for this very mount.
-    if rt.offload(move || connection.is_none_or(|c| !fuse::mount::users(c).is_empty())).await {
+    if rt.offload(move || number.is_none_or(|c| !fuse::mount::users(c).is_empty())).await {
         rt.sleep(LINGER).await;
     }
     if m.over.get() {
@@ -353,10 +356,10 @@ async fn let_go(rt: Rt, m: Rc<Mounted>, force: bool) {
     if let Err(e) = m.role.client.sync_reachable().await {
         tracing::error!("writing out before the end: {e}");
     }
-    if let Some(connection) = m.role.mount.connection()
-        && let Err(e) = rt.offload(move || fuse::mount::abort(connection)).await
+    if let Some(connection) = connection
+        && let Err(e) = rt.offload(move || connection.abort()).await
     {
-        tracing::error!("ending connection {connection}: {e}");
+        tracing::error!("{shown}: ending the connection: {e}");
     }
 }
 
@@ -450,7 +453,7 @@ pub fn umount(arguments: &cli::Umount) -> Outcome {
     let others = fuse::mount::mounts().into_iter().filter(|m| m.kind == "fuse.stria" && m.minor != connection);
     let alone = pid.is_some() && others.into_iter().all(|m| control::daemon_of(m.minor) != pid);
     let ours = fuse::mount::mounts().into_iter().rev().find(|m| m.minor == connection);
-    match fuse::mount::unmount_connection(&at, connection, arguments.lazy) {
+    match fuse::mount::Connection::open(connection).unmount(&at, arguments.lazy) {
         Err(MountError::StillBusy { .. }) => {
             refuse_used(&at, connection)?;
             return Err(busy(MountError::StillBusy { at }));
