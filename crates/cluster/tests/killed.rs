@@ -94,7 +94,9 @@ impl Cluster {
     fn have_taken_everything(&self) {
         let tasks = format!("/proc/{}/task", self.mounts.pid());
         let sleeps = |task: std::io::Result<std::fs::DirEntry>| {
-            let state = std::fs::read_to_string(task.expect("a thread").path().join("status")).unwrap_or_default();
+            // One that has ended takes nothing any more.
+            let Ok(task) = task else { return true };
+            let state = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
             !state.contains("State:\tR") && !state.contains("State:\tD")
         };
         until("the mounts rest", || std::fs::read_dir(&tasks).expect("a process").all(sleeps));

@@ -388,7 +388,7 @@ impl Connection {
             // What it answered before it went is there.
             state.reap();
             // Who still listens is knocked at.
-            while state.watchers > 0 && !state.end.sleep() {
+            while state.watchers > 0 && !state.broken && !state.end.sleep() {
                 state.reap();
             }
             if state.watchers == 0 {

@@ -129,7 +129,10 @@ fn issue_to(keeper: &Keeper, asked: Credential, file: &Path) -> Outcome {
     let made = keeper.key.credential_of(limits).and_then(|k| k.credential_text());
     let text = made.ok_or_else(|| Failure::with_errno("this is no administrator's key", libc::EPERM))?;
     // What is there is of a credential of this name that is no more.
-    write_secret(file, &text)
+    write_secret(file, &text).map_err(|e| {
+        let why = format!("{e}: the credential is issued, and nobody has its file: revoke it, and issue it again");
+        Failure::with_errno(why, i32::from(e.code()))
+    })
 }
 
 /// What the command line asks for.

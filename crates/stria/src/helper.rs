@@ -225,8 +225,9 @@ fn mount(arguments: &[OsString]) -> Result<(), Failure> {
 /// Starts the daemon; its messages go to a file, else to the journal where there is one, else nowhere.
 fn start(command: &[OsString], log: Option<&Path>) -> Result<(), Failure> {
     let daemon = match (log, journal()) {
+        (Some(log), _) => Daemon::start_logging(command, log)?,
         (None, Some(journal)) => Daemon::start_session(command, journal.into())?,
-        (log, _) => Daemon::start(command, log, true, None)?,
+        (None, None) => Daemon::start(command, None, true, None)?,
     };
     // It stays when this process has gone.
     drop(daemon);

@@ -91,10 +91,22 @@ impl Daemon {
     /// # Errors
     /// As [`Daemon::start`].
     pub fn start_session(arguments: &[OsString], stderr: Stdio) -> Result<Daemon, Failure> {
+        Daemon::start_writing(arguments, stderr, None)
+    }
+
+    /// The same, its messages going to a log that the user named.
+    ///
+    /// # Errors
+    /// As [`Daemon::start`]; the log cannot be opened, or is somebody else's.
+    pub fn start_logging(arguments: &[OsString], log: &Path) -> Result<Daemon, Failure> {
+        Daemon::start_writing(arguments, open_named_log(log)?.into(), Some(log))
+    }
+
+    fn start_writing(arguments: &[OsString], stderr: Stdio, log: Option<&Path>) -> Result<Daemon, Failure> {
         let mut daemon = Daemon::spawn_to(arguments, stderr, true, None)?;
         match daemon.wait_ready() {
             Ok(()) => Ok(daemon),
-            Err(line) => Err(daemon.why(&line, None)),
+            Err(line) => Err(daemon.why(&line, log)),
         }
     }
 
@@ -190,15 +202,18 @@ impl Daemon {
     }
 }
 
-/// Opens the log of a daemon: in a directory of a cluster, which is this user's alone, or a file that is named, in a directory that is
-/// there and may be open to others, as `/var/log` is. What somebody else has put there is not written to.
+/// Opens the log of a daemon, in a directory that is this user's alone.
 fn open_log(path: &Path) -> Result<File, Failure> {
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name().and_then(|n| n.to_str())) else {
-        return Err(Failure::usage(format!("{} is no log file", path.display())));
-    };
-    if parent.file_name().is_some_and(|n| n == "run") {
-        return PrivateDir::open_or_make(parent, parent)?.append(name);
+    let name = path.file_name().and_then(|n| n.to_str());
+    match (path.parent(), name) {
+        (Some(run), Some(name)) => PrivateDir::open_or_make(run, run)?.append(name),
+        _ => Err(Failure::usage(format!("{} is no log file", path.display()))),
     }
+}
+
+/// Opens a log that somebody named: in a directory that is there, and may be open to others as `/var/log` is. What somebody else has put
+/// there is not written to.
+fn open_named_log(path: &Path) -> Result<File, Failure> {
     let failed = |e: std::io::Error| Failure::io("opening the log", path, &e);
     let how = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = File::options().append(true).create(true).mode(0o600).custom_flags(how).open(path).map_err(failed)?;
@@ -234,7 +249,7 @@ mod tests {
         let at = |name: &str| dir.path().join(name);
         std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
         for word in ["one ", "two"] {
-            open_log(&at("log")).unwrap().write_all(word.as_bytes()).unwrap();
+            open_named_log(&at("log")).unwrap().write_all(word.as_bytes()).unwrap();
         }
         assert_eq!(std::fs::read_to_string(at("log")).unwrap(), "one two");
         assert_eq!(std::fs::metadata(at("log")).unwrap().permissions().mode() & 0o777, 0o600);
@@ -242,10 +257,13 @@ mod tests {
         std::fs::write(at("named"), "").unwrap();
         std::fs::hard_link(at("named"), at("twice")).unwrap();
         for refused in ["link", "twice", "nowhere/log"] {
-            assert!(open_log(&at(refused)).is_err(), "{refused}");
+            assert!(open_named_log(&at(refused)).is_err(), "{refused}");
         }
         assert!(!at("nowhere").exists());
-        drop(open_log(&at("run").join("up.log")).unwrap());
-        assert_eq!(std::fs::metadata(at("run")).unwrap().permissions().mode() & 0o777, 0o700);
+        // Whatever the directory is called.
+        std::fs::create_dir(at("run")).unwrap();
+        std::fs::set_permissions(at("run"), std::fs::Permissions::from_mode(0o755)).unwrap();
+        drop(open_named_log(&at("run").join("log")).unwrap());
+        assert!(open_log(&at("run").join("up.log")).is_err(), "a cluster's own is its user's alone");
     }
 }

@@ -47,6 +47,14 @@ pub fn parse(text: &str, now: i64) -> Result<At, String> {
         match numbers(date, '-').ok_or_else(wrong)?[..] {
             [year, month @ 1..=12, day @ 1..=31] => {
                 (tm.tm_year, tm.tm_mon, tm.tm_mday) = (year - 1900, month - 1, day);
+                let mut noon = tm;
+                noon.tm_hour = 12;
+                // SAFETY: a structure on the stack.
+                unsafe { libc::mktime(&raw mut noon) };
+                // The 31st of February would be a day of March.
+                if noon.tm_mday != day {
+                    return Err(format!("there is no day {day} in month {month} of {year}"));
+                }
             }
             _ => return Err(wrong()),
         }
@@ -60,14 +68,8 @@ pub fn parse(text: &str, now: i64) -> Result<At, String> {
             _ => return Err(wrong()),
         }
     }
-    let day = (tm.tm_mon, tm.tm_mday);
     // SAFETY: a structure on the stack.
-    let at = unsafe { libc::mktime(&raw mut tm) };
-    // The 31st of February would be a day of March.
-    if (tm.tm_mon, tm.tm_mday) != day {
-        return Err(format!("there is no day {} of month {}", day.1, day.0 + 1));
-    }
-    Ok((at, 0))
+    Ok((unsafe { libc::mktime(&raw mut tm) }, 0))
 }
 
 /// An age as `-mtime` takes it: days, or numbers with units s m h d w y, several of which add up. Its seconds and the
@@ -120,6 +122,8 @@ mod tests {
         assert_eq!(show(at("2024-01-31 13:05:07"), c"%Y-%m-%d %H:%M:%S"), "2024-01-31 13:05:07");
         assert_eq!(at("2024-01-31T13:05") + 7, at("2024-01-31 13:05:07"));
         assert_eq!(show(at("2024-01-31"), c"%H:%M:%S"), "00:00:00");
+        assert_eq!(show(at("2024-02-29 23:59:60"), c"%Y-%m-%d %H:%M:%S"), "2024-03-01 00:00:00");
+        assert!(parse("2023-02-29", now).unwrap_err().contains("no day 29 in month 2 of 2023"));
         assert_eq!(show(at("13:05"), c"%Y-%m-%d %H:%M"), show(now, c"%Y-%m-%d 13:05"));
         for text in ["", "tomorrow", "2024-13-01", "2024-01-31 25:00", "2024-01-31 1:2:3:4", "2024-1-1 x"] {
             assert!(parse(text, now).unwrap_err().contains("write a time"), "{text}");
