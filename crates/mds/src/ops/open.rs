@@ -263,8 +263,10 @@ impl Tx<'_> {
         } else {
             self.rests_on_inode(inode.fid);
         }
-        // Told as state it is an open that was permitted, whatever rights were left since.
-        if self.transno != 0 && !is_own {
+        // Told as state it is an open that was permitted, whatever rights were left since. Of a client that is held to limits nothing is
+        // believed that the file's owner could not give himself.
+        let is_believed = self.transno == 0 && (!self.limited || inode.uid == q.cred.uid);
+        if !is_own && !is_believed {
             self.may_open(&q.cred, &inode, flags)?;
         }
         let truncates = self.transno != 0 && !is_own && flags.truncates(&inode);

@@ -174,6 +174,22 @@ fn a_limited_client_gets_only_objects_by_a_replay_that_were_given_to_a_file_that
 }
 
 #[test]
+fn an_open_that_a_limited_client_tells_is_believed_where_its_user_may_open_or_owns_the_file() {
+    let r = recovering();
+    let told = |fid, flags| {
+        let open = OpenRequest { fid, ..r.fs.open_request(fid, "", flags, 0) };
+        limited(&r.fs, 0, &open, |tx, q| tx.open(q))
+    };
+    assert_eq!((told(r.secret, 0), told(r.secret, 2)), (Err(FsError::Access), Err(FsError::Access)));
+    r.fs.chmod(r.secret, 0o644).unwrap();
+    assert_eq!((told(r.secret, 0), told(r.secret, 1)), (Ok(()), Err(FsError::Access)));
+    r.fs.setattr(r.secret, SetBits::UID, |q| q.uid = 1000).unwrap();
+    assert_eq!(told(r.secret, 2), Ok(()));
+    r.fs.chmod(r.secret, 0o000).unwrap();
+    assert_eq!(told(r.secret, 2), Ok(()), "whoever owns it may have opened it before");
+}
+
+#[test]
 fn a_limited_client_may_no_more_in_a_replay_than_otherwise() {
     let r = recovering();
     let transno = r.lost.1 + 1;
