@@ -11,6 +11,7 @@ import errno
 import io
 import os
 import pathlib
+import threading
 
 __all__ = ["File", "open"]
 
@@ -77,11 +78,54 @@ def _failed(path=None):
     return OSError(code, os.strerror(code), path) if path is not None else OSError(code, os.strerror(code))
 
 
+# Of what files are in use by. A signal's handler may come while its own thread has it, so that it may be taken again.
+_lock = threading.RLock()
+_forks = 0
+
+
+def _in_child():
+    global _forks
+    _forks += 1
+    _lock.release()
+
+
+# A child must not get it from another thread, which it does not have.
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_in_child)
+
+
+class _Use:
+    """A call that has the library's file: a close meanwhile, by another thread or a signal's handler, is carried out at its end."""
+
+    def __init__(self, of):
+        self._of = of
+
+    def __enter__(self):
+        of = self._of
+        with _lock:
+            file = of._open()
+            if of._used_in != _forks:
+                # By threads that this process does not have.
+                of._used_in, of._uses = _forks, 0
+            of._uses += 1
+        return file
+
+    def __exit__(self, *_):
+        of = self._of
+        with _lock:
+            of._uses -= 1
+            file = None
+            if of._uses == 0:
+                file, of._closing = of._closing, None
+        if file is not None and _lib.stria_close(file) != 0:
+            raise _failed(of.name)
+
+
 class File(io.RawIOBase):
-    """An open file: unbuffered, with a position of its own. Threads may share it for pread_into and pwrite."""
+    """An open file: unbuffered, with a position of its own. Threads may share it for pread_into and pwrite, and close it at any time:
+    calls that have begun go on, later ones raise ValueError."""
 
     def __init__(self, path, mode="r"):
-        self._file = None
+        self._file, self._closing, self._uses, self._used_in = None, None, 0, _forks
         kind = mode.replace("b", "").replace("+", "")
         if kind not in _O or mode.count("+") > 1:
             raise ValueError(f"mode {mode!r}: r, w, a or x, and perhaps b and +")
@@ -102,7 +146,8 @@ class File(io.RawIOBase):
         return self._file
 
     def _size(self):
-        return os.fstat(self.fileno()).st_size
+        with _Use(self) as file:
+            return os.fstat(_lib.stria_fileno(file)).st_size
 
     def _must(self, holds, what):
         self._open()
@@ -112,18 +157,23 @@ class File(io.RawIOBase):
     @property
     def is_native(self):
         """Whether its bytes go past the kernel."""
-        return _lib.stria_is_native(self._open()) == 1
+        with _Use(self) as file:
+            return _lib.stria_is_native(file) == 1
 
     def close(self):
         if self._file is not None:
             super().close()
-            file, self._file = self._file, None
-            if _lib.stria_close(file) != 0:
+            with _lock:
+                file, self._file = self._file, None
+                if self._uses and self._used_in == _forks:
+                    self._closing, file = file, None
+            if file is not None and _lib.stria_close(file) != 0:
                 raise _failed(self.name)
 
     def fileno(self):
         """The kernel's descriptor, whose position is not this object's."""
-        return _lib.stria_fileno(self._open())
+        with _Use(self) as file:
+            return _lib.stria_fileno(file)
 
     def readable(self):
         self._open()
@@ -154,16 +204,17 @@ class File(io.RawIOBase):
     def truncate(self, size=None):
         self._must(self.writable(), "writing")
         size = self._at if size is None else size
-        os.ftruncate(self.fileno(), size)
+        with _Use(self) as file:
+            os.ftruncate(_lib.stria_fileno(file), size)
         return size
 
     def pread_into(self, buffer, offset):
         """Reads at `offset` into a writable buffer (bytearray, memoryview, array, numpy.ndarray ...), without a copy beside it."""
         self._must(self.readable(), "reading")
-        with _Memory(buffer, True) as memory:
-            n = _lib.stria_pread(self._file, memory.at, memory.len, offset) if memory.len else 0
-        if n < 0:
-            raise _failed()
+        with _Use(self) as file, _Memory(buffer, True) as memory:
+            n = _lib.stria_pread(file, memory.at, memory.len, offset) if memory.len else 0
+            if n < 0:
+                raise _failed()
         return n
 
     def pread(self, len, offset):
@@ -176,7 +227,11 @@ class File(io.RawIOBase):
     def pread_many(self, reads):
         """Reads many pieces at once: `reads` are (buffer, offset), each of at most 1 MiB. How many bytes each brought."""
         self._must(self.readable(), "reading")
-        reads, counts = list(reads), []
+        with _Use(self) as file:
+            return self._pread_many(file, list(reads))
+
+    def _pread_many(self, file, reads):
+        counts = []
         queue, done, memories = _lib.stria_queue_new(), (_Done * 32)(), []
         under_way, failure = 0, None
 
@@ -194,12 +249,12 @@ class File(io.RawIOBase):
                 counts.append(0)
                 if memory.len > _REQUEST_BYTES_MAX:
                     raise ValueError(f"{memory.len} bytes in one piece: at most {_REQUEST_BYTES_MAX}")
-                while _lib.stria_queue_pread(queue, self._file, memory.at, memory.len, offset, number) != 0:
+                while _lib.stria_queue_pread(queue, file, memory.at, memory.len, offset, number) != 0:
                     if ctypes.get_errno() != errno.EAGAIN:
                         raise _failed()
                     if under_way == 0:
                         # Other threads have all there is for reads that go together: this one goes alone.
-                        n = _lib.stria_pread(self._file, memory.at, memory.len, offset)
+                        n = _lib.stria_pread(file, memory.at, memory.len, offset)
                         counts[number] = n if n >= 0 else -ctypes.get_errno()
                         break
                     under_way -= reap(1)
@@ -232,10 +287,10 @@ class File(io.RawIOBase):
     def pwrite(self, data, offset):
         """Writes at `offset`, or at the end where the file is open for appending. How many bytes."""
         self._must(self.writable(), "writing")
-        with _Memory(data, False) as memory:
-            n = _lib.stria_pwrite(self._file, memory.at, memory.len, offset) if memory.len else 0
-        if n < 0:
-            raise _failed()
+        with _Use(self) as file, _Memory(data, False) as memory:
+            n = _lib.stria_pwrite(file, memory.at, memory.len, offset) if memory.len else 0
+            if n < 0:
+                raise _failed()
         return n
 
     def write(self, data):
@@ -245,8 +300,9 @@ class File(io.RawIOBase):
 
     def sync(self, data_only=False):
         """fsync(2), or fdatasync(2)."""
-        if (_lib.stria_fdatasync if data_only else _lib.stria_fsync)(self._open()) != 0:
-            raise _failed()
+        with _Use(self) as file:
+            if (_lib.stria_fdatasync if data_only else _lib.stria_fsync)(file) != 0:
+                raise _failed()
 
     def __reduce__(self):
         if not self._flags & os.O_ACCMODE == os.O_RDONLY:

@@ -113,6 +113,31 @@ def arrays():
         threads = [threading.Thread(target=reader, args=(n,)) for n in range(4)]
         [t.start() for t in threads]
         [t.join() for t in threads]
+        # Closed amid reads of other threads: each has its bytes, or is told that the file is closed.
+        for _ in range(30):
+            shared, ended = stria.File(at("array")), []
+
+            def until_closed():
+                mine, reads = np.empty(1000, dtype=np.int64), 0
+                try:
+                    while True:
+                        assert shared.pread_into(mine, 8000) == 8000 and (mine == array[1000:2000]).all()
+                        counts = shared.pread_many([(bytearray(4096), o) for o in offsets[:8]])
+                        assert counts == [4096] * 8
+                        reads += 1
+                        begun.set()
+                except ValueError:
+                    ended.append(reads)
+
+            begun = threading.Event()
+            threads = [threading.Thread(target=until_closed) for _ in range(3)]
+            [t.start() for t in threads]
+            begun.wait(60)
+            shared.close()
+            [t.join() for t in threads]
+            assert len(ended) == 3 and shared.closed and max(ended) > 0
+            refused(ValueError, shared.fileno)
+
         # Workers, as data loaders have them: what they inherit goes through the kernel, and is right.
         with multiprocessing.get_context("fork").Pool(2) as pool:
             sums = pool.map(worker, [(f, i) for i in range(10)])
