@@ -328,6 +328,55 @@ fn a_replacement_that_was_interrupted_is_given_again_and_a_stopped_cluster_gets_
 }
 
 #[test]
+fn a_server_of_a_machine_serves_the_stores_that_open_and_the_others_once_they_do() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(3);
+    let a = c.mount("a", &[]);
+    let dir = c.path("c");
+    for ost in ["0", "1", "2"] {
+        good(&["setstripe", "-c", "1", "-i", ost, text(&a.join(ost))]);
+        fs::write(a.join(ost), ost).unwrap();
+    }
+    good(&["sync", text(&a)]);
+    c.oss.iter_mut().for_each(|oss| oss.as_mut().unwrap().kill());
+    let (one, away) = (format!("{dir}/ost1"), c.dir.path().join("away"));
+    fs::rename(&one, &away).unwrap();
+    fs::create_dir(&one).unwrap();
+    let head = format!("{dir}/ost2/meta.redb");
+    let whole = fs::read(&head).unwrap();
+    fs::write(&head, vec![0; whole.len()]).unwrap();
+    let log = c.dir.path().join("some.log");
+    for line in [["oss", "--dir", &dir, "--ost", "all"], ["oss", "--dir", &dir, "--ost", "0-2"]] {
+        let mut some = Daemon::start(&line, &log);
+        some.says("OST 2");
+        // From the server, not from what this mount keeps.
+        let cold = c.mount(if line[4] == "all" { "b" } else { "d" }, &[]);
+        assert_eq!(fs::read(cold.join("0")).unwrap(), b"0");
+        fs::remove_dir(&one).unwrap();
+        fs::rename(&away, &one).unwrap();
+        fs::write(&head, &whole).unwrap();
+        for ost in ["1", "2"] {
+            assert_eq!(fs::read(cold.join(ost)).unwrap(), ost.as_bytes());
+            fs::write(cold.join(ost), ost).unwrap();
+        }
+        good(&["sync", text(&cold)]);
+        assert!(some.is_running());
+        some.kill();
+        fs::rename(&one, &away).unwrap();
+        fs::create_dir(&one).unwrap();
+        fs::write(&head, vec![0; whole.len()]).unwrap();
+    }
+    let alone = refused(&["oss", "--dir", &dir, "--ost", "1,2"]);
+    assert!(
+        alone.0 == libc::ENOENT && alone.1.contains("no OST can be served: OST 1: its store is not in"),
+        "{alone:?}"
+    );
+    c.mounts.iter_mut().for_each(|(_, mount)| mount.kill());
+}
+
+#[test]
 fn a_server_of_a_machine_serves_the_store_that_replaced_a_lost_one() {
     if !can_mount() {
         return;

@@ -1,5 +1,6 @@
 //! OSTs that come and go while `up`, or a server of all OSTs of its directory, runs: their servers begin and end, everything else goes on. Which
 //! OSTs those are, whoever asks has written into the cluster's directory; the metadata server decides who belongs to the cluster.
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use types::Duration;
 use super::children::{Children, Host};
 use super::dir::ClusterDir;
 use super::mounts::Growth;
-use super::settings;
+use super::settings::{self, Unopened};
 use super::stores::is_empty;
 use super::up::{metrics_of, settings_arguments, start_ost, without};
 use crate::cli;
@@ -58,15 +59,17 @@ impl Here {
         Rc::new(Here { rt, path, config: config.clone(), key: key.clone(), mds: mds.clone(), oss, ip })
     }
 
-    /// Serves stores that are made in the directory from now on, as long as the process lives; `served` are served already. Each is tried
-    /// once after a change of what the directory says.
-    pub async fn watch(self: Rc<Self>, mut served: Vec<u16>) {
+    /// Serves OSTs whose stores come into their places, or open at last, as long as the process lives: those in `named`, or all of the
+    /// directory. `served` are served already; `left` are not, and it was told why. What the directory says by now is followed at once,
+    /// what its places hold is looked at every 10 s.
+    pub async fn watch(self: Rc<Self>, mut served: Vec<u16>, left: Vec<(u16, String)>, named: Option<Vec<u16>>) {
         let changed = |path: &Path| std::fs::metadata(path.join("cluster.toml")).and_then(|m| m.modified()).ok();
-        let mut seen = changed(&self.path);
+        let mut told: HashMap<u16, String> = left.into_iter().collect();
+        let (mut seen, mut tried) = (changed(&self.path), self.rt.now());
         loop {
             self.rt.sleep(LOOK_EVERY).await;
             let now = changed(&self.path);
-            if std::mem::replace(&mut seen, now) == now {
+            if std::mem::replace(&mut seen, now) == now && self.rt.now().since(tried) < TRY_EVERY {
                 continue;
             }
             let Ok(dir) = ClusterDir::open(&self.path) else { continue };
@@ -76,13 +79,29 @@ impl Here {
                 }
             }
             served.retain(|ost| dir.has_ost(*ost));
-            let new: Vec<u16> = dir.ost_indices().into_iter().filter(|i| !served.contains(i)).collect();
+            let wanted = |i: &u16| !served.contains(i) && named.as_ref().is_none_or(|n| n.contains(i));
+            let new: Vec<u16> = dir.ost_indices().into_iter().filter(wanted).collect();
             for ost in new.into_iter().filter(|i| !is_empty(&dir.ost(*i))) {
                 match self.serve(ost).await {
-                    Ok(()) => served.push(ost),
-                    Err(e) => tracing::error!("OST {ost} was added to {}: {e}", self.path.display()),
+                    Ok(()) => {
+                        if told.remove(&ost).is_some() {
+                            tracing::warn!("OST {ost} is served now");
+                        }
+                        served.push(ost);
+                    }
+                    Err(e) => {
+                        let why = e.to_string();
+                        if told.get(&ost) != Some(&why) {
+                            tracing::error!(
+                                "OST {ost} in {} is not served: {why}; it is tried again",
+                                self.path.display()
+                            );
+                            told.insert(ost, why);
+                        }
+                    }
                 }
             }
+            tried = self.rt.now();
         }
     }
 
@@ -108,6 +127,8 @@ impl Here {
 
 /// How often a server of all OSTs of its directory looks whether there are more.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often OSTs are tried that are not served.
+const TRY_EVERY: Duration = Duration::from_secs(10);
 /// How long the metadata server may take to say which OSTs have left.
 const ASK_WAIT: Duration = Duration::from_secs(10);
 
@@ -126,7 +147,8 @@ impl Growth for Here {
             let target = format!("{}-OST{ost:04x}", dir.fsname);
             // Served already, or its keeper opens what lies in its place by now.
             if !oss.each(move |o| o.is_kept(&target)).await.contains(&true) {
-                let node = settings::start_oss(&rt, &Arc::new(dir), &[ost], &place, &config, without).await?;
+                let node = settings::start_oss(&rt, &Arc::new(dir), &[ost], &place, &config, Unopened::Refuse(without))
+                    .await?;
                 oss.grow(node);
             }
             Ok(())

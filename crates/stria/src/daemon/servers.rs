@@ -2,15 +2,16 @@
 use std::cell::OnceCell;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use cluster::OssPlace;
+use cluster::{OssNode, OssPlace};
 use rt::sync::race;
 use rt::{Nid, Rt};
 use types::OstIndex;
 
 use super::announce;
 use super::dir::ClusterDir;
+use super::settings::Unopened;
 use super::stores::is_empty;
 use super::{growth, keys, notify, private, settings};
 use crate::cli;
@@ -198,6 +199,29 @@ fn targets(arguments: &cli::Oss, dir: &ClusterDir) -> Result<Vec<OstIndex>, Fail
     Ok(here)
 }
 
+/// Starts the server of these OSTs, without those whose stores do not open, which are told with their reasons. One alone must open.
+async fn start_those_that_open(
+    rt: &Rt,
+    dir: &Arc<ClusterDir>,
+    list: &[u16],
+    place: &OssPlace,
+    config: &Config,
+) -> Result<(Rc<OssNode>, Vec<(u16, String)>), Failure> {
+    let left = Arc::new(Mutex::new(Vec::new()));
+    let unopened = if list.len() > 1 { Unopened::Leave(left.clone()) } else { Unopened::Refuse(|_, e| e) };
+    let oss = settings::start_oss(rt, dir, list, place, config, unopened).await?;
+    let left = std::mem::take(&mut *left.lock().expect("nobody panics under it"));
+    if left.len() == list.len() {
+        let whys: Vec<&str> = left.iter().map(|(_, why)| why.as_str()).collect();
+        let none = Failure::with_errno(format!("no OST can be served: {}", whys.join("; ")), libc::ENOENT);
+        return oss.close().await.map_err(|e| Failure::from(e.to_string())).and(Err(none));
+    }
+    for (_, why) in &left {
+        tracing::error!("{why}; the others are served, and this one as soon as its store opens");
+    }
+    Ok((Rc::new(oss), left))
+}
+
 /// The verb `oss`.
 ///
 /// # Errors
@@ -242,14 +266,20 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
         let list: Vec<u16> = list.iter().map(|ost| ost.0).collect();
         let place = OssPlace { nid: nid.clone(), mds, key };
         let dir = Arc::new(dir);
-        let oss = Rc::new(settings::start_oss(&rt, &dir, &list, &place, &config, |_, e| e).await?);
+        let (oss, left) = start_those_that_open(&rt, &dir, &list, &place, &config).await?;
+        let without: String = left.iter().map(|(_, why)| format!("; {why}")).collect();
         let growth = growth::Here::begin(&rt, &dir, &config, &place.key, &place.mds, &oss);
-        if is_all {
-            rt.spawn(growth.clone().watch(list));
+        if is_all || list.len() > 1 {
+            let served = list.iter().copied().filter(|i| left.iter().all(|(l, _)| l != i)).collect();
+            rt.spawn(growth.clone().watch(served, left, (!is_all).then_some(list)));
         }
         dir.note_running(&name, Some(oss.nid()))?;
         dir.note_metrics(&name, metrics.as_ref())?;
-        announce::ready(&rt, &oss.nid().to_string(), &format!("object storage server for {name} at {}", oss.nid()));
+        announce::ready(
+            &rt,
+            &oss.nid().to_string(),
+            &format!("object storage server for {name} at {}{without}", oss.nid()),
+        );
         let (refusal, sender) = (oss.refusal(), events.sender());
         rt.spawn(async move {
             // The event loop may have ended already.

@@ -1,6 +1,6 @@
 //! From configuration to what the roles are told.
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use client::ClientConfig;
 use cluster::{MakeOss, MountSpec, OssNode, OssPlace, OstStore, TuneOst};
@@ -137,24 +137,32 @@ fn cpus() -> u64 {
     std::thread::available_parallelism().map_or(1, |n| n.get() as u64)
 }
 
-/// Starts the object storage server of these OSTs, on as many shards as are configured. `of_store` says more of the failure of
-/// the store that is named.
+/// What becomes of OSTs whose stores do not open.
+pub enum Unopened {
+    /// None of the OSTs is served; the failure is told by this.
+    Refuse(fn(&str, Failure) -> Failure),
+    /// The others are served. Which were left, and why: a sentence each.
+    Leave(Arc<Mutex<Vec<(u16, String)>>>),
+}
+
+/// Starts the object storage server of these OSTs, on as many shards as are configured. `unopened` says
+/// what becomes of those whose stores do not open.
 ///
 /// # Errors
-/// A store cannot be opened, or is another one; the address is taken; a policy does not exist.
+/// A store cannot be opened, or is another one, and is not to be left out; the address is taken; a policy does not exist.
 pub async fn start_oss(
     rt: &Rt,
     dir: &Arc<ClusterDir>,
     osts: &[u16],
     place: &OssPlace,
     config: &Config,
-    of_store: fn(&str, Failure) -> Failure,
+    unopened: Unopened,
 ) -> Result<OssNode, Failure> {
     let (key, all, shards) =
         (place.key.clone(), osts.len() as u64, oss_shards(config.oss_shards, osts.len() as u64, cpus()));
-    let (dir, config) = (dir.clone(), Arc::new(config.clone()));
+    let (dir, config, unopened) = (dir.clone(), Arc::new(config.clone()), Arc::new(unopened));
     let make: MakeOss<Failure> = Arc::new(move |rt, osts| {
-        let (dir, config, key) = (dir.clone(), config.clone(), key.clone());
+        let (dir, config, key, unopened) = (dir.clone(), config.clone(), key.clone(), unopened.clone());
         let window = window(&config);
         Box::pin(async move {
             let mut told = ost(&config);
@@ -173,7 +181,13 @@ pub async fn start_oss(
                 };
                 let places = cluster::devices_of(&dir.ost(i), &cluster::OST_FILES);
                 let opened = OstStore::open(&rt, places, open).await;
-                stores.push(opened.map_err(|e| of_store(&format!("ost{i}"), e))?.named_by(named));
+                match (opened, &*unopened) {
+                    (Ok(opened), _) => stores.push(opened.named_by(named)),
+                    (Err(e), Unopened::Refuse(say)) => return Err(say(&format!("ost{i}"), e)),
+                    (Err(e), Unopened::Leave(left)) => {
+                        left.lock().expect("nobody panics under it").push((i, e.to_string()));
+                    }
+                }
             }
             let tune: TuneOst = Rc::new(move |ost| tune(ost, &config));
             Ok(cluster::make_oss_of(&rt, stores, &key, window, &told, &tune)?)

@@ -16,6 +16,7 @@ use super::children::{Children, Down, Host};
 use super::dir::{ClusterDir, NEW_OSTS};
 use super::mounts::{Growth, LINGER, Mounts, check, patience};
 use super::servers::{on_shard, prepare, replaced, serve};
+use super::settings::Unopened;
 use super::stores::Osts;
 use super::{growth, keys, private, settings};
 use crate::cli;
@@ -157,7 +158,7 @@ impl Run<'_> {
         };
         let mds = mds?;
         let place = OssPlace { nid: oss_nid, mds: mds_nid, key: key.clone() };
-        let oss = settings::start_oss(rt, dir, &osts.here, &place, &self.config, without).await?;
+        let oss = settings::start_oss(rt, dir, &osts.here, &place, &self.config, Unopened::Refuse(without)).await?;
         Ok((mds, oss))
     }
 
