@@ -1,6 +1,6 @@
 //! `status`: mounts of this host, the state of their clusters, the processes of a cluster's directory.
 use std::os::fd::AsRawFd;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ pub fn status(arguments: &cli::Status) -> Outcome {
     if let Some(dir) = &arguments.dir {
         return of_directory(ClusterDir::open(dir)?);
     }
-    let only = arguments.path.as_deref().map(mount_above).transpose()?;
+    let only = arguments.path.as_deref().map(mount_above).transpose()?.map(|(connection, _)| connection);
     let mounts: Vec<_> = fuse::mount::mounts()
         .into_iter()
         .filter(|m| m.kind == "fuse.stria" && only.is_none_or(|c| c == m.minor))
@@ -64,28 +64,40 @@ pub fn status(arguments: &cli::Status) -> Outcome {
     Ok(())
 }
 
-/// The mount that a path is on. Where the mount table says so the file system is not asked: its daemon may stand still.
+/// The FUSE connection of the mount that a path is on, and its mount point. Where the mount table says so the file system is not asked:
+/// its daemon may stand still.
 ///
 /// # Errors
 /// It is on none; or looking at it took longer than a moment.
-pub fn mount_above(path: &Path) -> Result<u32, Failure> {
+pub fn mount_above(path: &Path) -> Result<(u32, PathBuf), Failure> {
     let full = std::path::absolute(path).map_err(|e| Failure::io("looking at", path, &e))?;
     let goes_up = full.components().any(|c| c == Component::ParentDir);
     let above = fuse::mount::mounts().into_iter().filter(|m| full.starts_with(&m.at));
     // Of several at one place the last one is on top.
     let on_top = above.max_by_key(|m| m.at.components().count()).filter(|m| m.kind == "fuse.stria" && !goes_up);
     if let Some(m) = on_top {
-        return Ok(m.minor);
+        return Ok((m.minor, m.at));
     }
+    mount_of(path)
+}
+
+/// The FUSE connection of the mount that a path is on, which is there, and its mount point. A mount point is known without asking its
+/// file system.
+///
+/// # Errors
+/// There is no such file, or it is on no mount; or looking at it took longer than a moment.
+pub fn mount_of(path: &Path) -> Result<(u32, PathBuf), Failure> {
     let (tell, told) = channel();
     let looked_at = path.to_path_buf();
     std::thread::spawn(move || {
         // Who asked may have lost patience.
-        let _ = tell.send(crate::lfs::connection_at(&looked_at).map(|c| c.0));
+        let _ = tell.send(crate::lfs::connection_at(&looked_at));
     });
     told.recv_timeout(MOMENT).unwrap_or_else(|_| {
-        let why =
-            format!("{} does not answer within a second: 'stria status' without it shows all mounts", path.display());
+        let why = format!(
+            "{} does not answer within a second: 'stria status' without a path shows all mounts",
+            path.display()
+        );
         Err(Failure::with_errno(why, libc::ETIMEDOUT))
     })
 }
@@ -276,14 +288,6 @@ pub fn recovery_line(r: &Value) -> String {
     )
 }
 
-/// FUSE connections of the mount that `path` is on, or of all mounts of this host.
-fn connections(path: Option<&Path>) -> Result<Vec<u32>, Failure> {
-    Ok(match path {
-        Some(at) => vec![crate::lfs::connection_at(at)?.0],
-        None => crate::lfs::mounts()?.iter().map(|m| m.minor).collect(),
-    })
-}
-
 /// `sync`: what programs wrote through the mounts is on stable storage when this has returned, and so is every change of
 /// names and attributes. The kernel passes sync(2) and syncfs(2) on to no FUSE daemon of this kind; it writes what was
 /// stored to mappings, and that is asked of it first.
@@ -291,19 +295,18 @@ fn connections(path: Option<&Path>) -> Result<Vec<u32>, Failure> {
 /// # Errors
 /// Nothing is mounted, nobody answers, or something could not be written.
 pub fn sync(path: Option<&Path>) -> Outcome {
-    for c in connections(path)? {
-        let status = control::ask(c, &json!({"do": "status"}))?;
-        let at = status["mount_point"].as_str().unwrap_or("?").to_string();
-        let failed =
-            |e: std::io::Error| Failure::with_errno(format!("{at}: {e}"), e.raw_os_error().unwrap_or(libc::EIO));
-        let root = std::fs::File::open(&at).map_err(failed)?;
+    crate::lfs::each_mount(path.as_slice(), |c, at| {
+        // Whoever does not answer would keep an open waiting.
+        control::ask(c, &json!({"do": "status"}))?;
+        let failed = |e: std::io::Error| Failure::io("syncing", at, &e);
+        let root = std::fs::File::open(at).map_err(failed)?;
         // SAFETY: the descriptor is open until the call has returned.
         if unsafe { libc::syncfs(root.as_raw_fd()) } != 0 {
             return Err(failed(std::io::Error::last_os_error()));
         }
         control::ask(c, &json!({"do": "sync"}))?;
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// `abort-recovery`: servers that were restarted go on without the clients that they wait for.
@@ -311,20 +314,19 @@ pub fn sync(path: Option<&Path>) -> Outcome {
 /// # Errors
 /// Nothing is mounted, nobody answers, or the asker may not do that.
 pub fn abort_recovery(path: Option<&Path>) -> Outcome {
-    for c in connections(path)? {
-        let status = control::ask(c, &json!({"do": "status"}))?;
+    crate::lfs::each_mount(path.as_slice(), |c, at| {
+        let (status, at) = (control::ask(c, &json!({"do": "status"}))?, at.display());
         let waiting = status["recovery"].as_array().cloned().unwrap_or_default();
-        let at = status["mount_point"].as_str().unwrap_or("?").to_string();
         if waiting.is_empty() {
             say!("{at}: no server waits for clients");
-            continue;
+            return Ok(());
         }
         control::ask(c, &json!({"do": "set_param", "pattern": "*.*.abort_recovery", "value": "1"}))?;
         for r in &waiting {
             say!("{at}: {} goes on without the clients that it waited for", r["target"].as_str().unwrap_or("?"));
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// `lctl dl`: devices, one a line.
@@ -332,13 +334,9 @@ pub fn abort_recovery(path: Option<&Path>) -> Outcome {
 /// # Errors
 /// Nothing is mounted, or nobody answers.
 pub fn device_list() -> Outcome {
-    let mounts: Vec<_> = fuse::mount::mounts().into_iter().filter(|m| m.kind == "fuse.stria").collect();
-    if mounts.is_empty() {
-        return Err(Failure::with_errno("no Stria file system is mounted here", libc::ENODEV));
-    }
     let mut number = 0;
-    for m in mounts {
-        let a = control::ask(m.minor, &json!({"do": "status"}))?;
+    crate::lfs::each_mount(&[] as &[&Path], |connection, _| {
+        let a = control::ask(connection, &json!({"do": "status"}))?;
         let client = a["client"].as_str().unwrap_or("?").to_string();
         let osts = a["osts"].as_array().cloned().unwrap_or_default();
         for (kind, t) in std::iter::once(("mdc", &a["mdt"])).chain(osts.iter().map(|o| ("osc", o))) {
@@ -346,8 +344,8 @@ pub fn device_list() -> Outcome {
             say!("{number:>3} {state} {kind} {}-{kind}-{client} {client} 1", t["target"].as_str().unwrap_or("?"));
             number += 1;
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 /// `lctl ping`: whether servers answer, asked by the mounts of this host.

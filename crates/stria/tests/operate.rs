@@ -216,3 +216,33 @@ fn repair_corrects_counts_and_moves_what_nobody_owns_to_lost_and_found() {
     c.stop();
     assert!(good(&["fsck", "--data", "--dir", &dir]).ends_with("0 fault(s)\n"));
 }
+
+#[test]
+fn a_mount_without_its_daemon_keeps_commands_from_no_other() {
+    if !can_mount() {
+        return;
+    }
+    let _processes = PROCESSES.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut c = Cluster::new(1);
+    let (dead, lives) = (c.mount("dead", &[]), c.mount("lives", &[]));
+    c.mounts[0].1.kill();
+    fs::write(lives.join("f"), [1; 100_000]).unwrap();
+    // Mounts of other tests come and go meanwhile.
+    let said = |line: &[&str]| {
+        let out = stria(line);
+        assert!(!out.status.success(), "{line:?}");
+        (String::from_utf8_lossy(&out.stdout).into_owned(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    for line in [&["df"][..], &["getname"]] {
+        let (shown, told) = said(line);
+        assert!(shown.contains(text(&lives)) && told.contains(text(&dead)), "{line:?}: {shown} {told}");
+    }
+    assert!(said(&["osts"]).0.contains("OST0000_UUID ACTIVE") && said(&["check", "all"]).0.contains(": active."));
+    let (_, told) = said(&["sync"]);
+    assert!(told.contains(text(&dead)) && !told.contains(text(&lives)), "{told}");
+    let dirty = good(&["get_param", "-n", "--at", text(&lives), "osc.*.cur_dirty_bytes"]);
+    assert_eq!(dirty.trim(), "0");
+    good(&["df", text(&lives)]);
+    assert_eq!(refused(&["df", text(&lives.join("nowhere"))]).0, libc::ENOENT);
+    c.mounts.iter_mut().for_each(|(_, mount)| mount.kill());
+}

@@ -1,6 +1,5 @@
 //! `df`: space target by target.
 use std::ffi::OsString;
-use std::path::Path;
 
 use serde_json::{Value, json};
 use types::format_size;
@@ -116,20 +115,13 @@ pub fn df(arguments: &[OsString]) -> Outcome {
         return Ok(());
     }
     let table = Table::read(&parsed)?;
-    let mut connections = Vec::new();
-    for path in &parsed.operands {
-        connections.push(super::connection_of(Path::new(path))?.0);
-    }
-    if parsed.operands.is_empty() {
-        connections.extend(super::mounts()?.iter().map(|m| m.minor));
-    }
-    for connection in connections {
+    super::each_mount(&parsed.operands, |connection, _| {
         let members = parsed.value('p').map(|pool| super::pool::named("df", connection, pool, false)).transpose()?;
         let table = Table { members, ..table.clone() };
         let answer = control::ask(connection, &json!({"do": "df", "lazy": parsed.has('l')}))?;
         crate::out::print(format_args!("{}", table.show(&answer)));
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 impl Table {

@@ -40,7 +40,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::control;
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 
 /// The Stria mounts of this host; there is at least one.
 ///
@@ -55,6 +55,29 @@ pub(crate) fn mounts() -> Result<Vec<fuse::mount::MountEntry>, Failure> {
         ));
     }
     Ok(mounts)
+}
+
+/// Does something with the mounts that paths lie on, or, without any, with all of this host: FUSE connection and mount point. One of which
+/// that fails keeps no other from it.
+///
+/// # Errors
+/// What failed, with the first errno; a path on no mount; there is no mount.
+pub(crate) fn each_mount(paths: &[impl AsRef<Path>], mut act: impl FnMut(u32, &Path) -> Outcome) -> Outcome {
+    let places = if paths.is_empty() {
+        mounts()?.into_iter().map(|m| (m.minor, m.at)).collect()
+    } else {
+        paths.iter().map(|p| crate::status::mount_of(p.as_ref())).collect::<Result<Vec<_>, _>>()?
+    };
+    let done = places.iter().map(|(connection, at)| (at, act(*connection, at)));
+    let mut failed: Vec<_> = done.filter_map(|(at, done)| Some((at, done.err()?))).collect();
+    match &failed[..] {
+        [] => Ok(()),
+        [_] if places.len() == 1 => Err(failed.remove(0).1),
+        [(_, first), ..] => {
+            let told: Vec<String> = failed.iter().map(|(at, e)| format!("{}: {e}", at.display())).collect();
+            Err(Failure::with_errno(told.join("; "), i32::from(first.code())))
+        }
+    }
 }
 
 /// A mount of a file system on this host: its connection, and what it knows of the cluster map.

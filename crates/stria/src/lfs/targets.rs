@@ -13,16 +13,12 @@ const USAGE_CHECK: &str =
     "usage: check mgts|mdts|osts|all [PATH]   ('mds', 'servers' are other names for mdts and all)";
 const USAGE_NAME: &str = "usage: getname [-n | -i] [PATH...]   -n  only the file system's name   -i  only the instance";
 
-/// The answers of the mounts that paths lie on; of all mounts without a path.
-fn answers(paths: &[OsString], question: &Value) -> Result<Vec<(std::path::PathBuf, Value)>, Failure> {
-    let mut places = Vec::new();
-    for path in paths {
-        places.push(super::connection_of(Path::new(path))?);
-    }
-    if paths.is_empty() {
-        places.extend(super::mounts()?.into_iter().map(|m| (m.minor, m.at)));
-    }
-    places.into_iter().map(|(connection, at)| Ok((at, control::ask(connection, question)?))).collect()
+/// Does something with what the mounts that paths lie on say of themselves; all mounts without a path.
+fn each_status(paths: &[OsString], mut act: impl FnMut(&Path, &Value)) -> Outcome {
+    super::each_mount(paths, |connection, at| {
+        act(at, &control::ask(connection, &json!({"do": "status"}))?);
+        Ok(())
+    })
 }
 
 /// The verb `osts`.
@@ -48,14 +44,13 @@ fn targets(verb: &'static str, arguments: &[OsString], title: &str, of: impl Fn(
         say!("{USAGE_TARGETS}");
         return Ok(());
     }
-    for (_, answer) in answers(&parsed.operands, &json!({"do": "status"}))? {
+    each_status(&parsed.operands, |_, answer| {
         say!("{title}");
-        for t in of(&answer) {
+        for t in of(answer) {
             let state = if t["active"] == false { "INACTIVE" } else { "ACTIVE" };
             say!("{}: {}_UUID {state}", t["index"].as_u64().unwrap_or(0), t["target"].as_str().unwrap_or("?"));
         }
-    }
-    Ok(())
+    })
 }
 
 /// The verb `check`: whether servers answer.
@@ -79,7 +74,7 @@ pub fn check(arguments: &[OsString]) -> Outcome {
         }
     };
     let mut silent = Vec::new();
-    for (_, answer) in answers(paths, &json!({"do": "status"}))? {
+    let asked = each_status(paths, |_, answer| {
         let client = answer["client"].as_str().unwrap_or("?");
         let listed = answer["osts"].as_array().map(Vec::as_slice).unwrap_or_default();
         let of_mdt = mdts.then_some(("mdc", &answer["mdt"]));
@@ -96,9 +91,12 @@ pub fn check(arguments: &[OsString]) -> Outcome {
                 silent.push(name);
             }
         }
-    }
+    });
     if silent.is_empty() {
-        return Ok(());
+        return asked;
+    }
+    if let Err(e) = asked {
+        e.report("check");
     }
     Err(Failure::with_errno(
         format!("check: no connection to {}: is the server running ('stria status')?", silent.join(", ")),
@@ -117,8 +115,7 @@ pub fn getname(arguments: &[OsString]) -> Outcome {
         say!("{USAGE_NAME}");
         return Ok(());
     }
-    let asked = answers(&parsed.operands, &json!({"do": "status"}))?;
-    for (at, answer) in asked {
+    each_status(&parsed.operands, |at, answer| {
         let (name, instance) = (answer["fsname"].as_str().unwrap_or("?"), answer["client"].as_str().unwrap_or("?"));
         let shown = match (parsed.has('n'), parsed.has('i')) {
             (true, false) => name.to_string(),
@@ -130,6 +127,5 @@ pub fn getname(arguments: &[OsString]) -> Outcome {
         } else {
             say!("{shown} {}", at.display());
         }
-    }
-    Ok(())
+    })
 }

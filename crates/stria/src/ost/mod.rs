@@ -47,7 +47,7 @@ impl Cluster {
     fn named(of: &OfCluster) -> Result<Cluster, Failure> {
         let connection = match (&of.mount, &of.dir) {
             (_, Some(dir)) => crate::upkeep::mount_of(&ClusterDir::open(dir)?)?,
-            (Some(path), None) => crate::status::mount_above(path)?,
+            (Some(path), None) => crate::status::mount_above(path)?.0,
             (None, None) => {
                 let mounts = crate::lfs::mounts()?;
                 let [one] = &mounts[..] else {

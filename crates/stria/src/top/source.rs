@@ -35,10 +35,10 @@ impl Source {
     /// There is none; there are several.
     pub fn find(mount: Option<&Path>, dir: Option<&Path>) -> Outcome<Source> {
         let connection = match (mount, dir) {
-            (Some(path), _) => crate::status::mount_above(path)?,
+            (Some(path), _) => crate::status::mount_above(path)?.0,
             (None, Some(dir)) => crate::upkeep::mount_of(&crate::daemon::ClusterDir::open(dir)?)?,
             (None, None) => match crate::status::mount_above(Path::new(".")) {
-                Ok(here) => here,
+                Ok((here, _)) => here,
                 Err(_) => only_mount()?,
             },
         };
