@@ -8,13 +8,15 @@ use fuse::TransportChoice;
 use oss::OstConfig;
 use ptlrpc::ClusterKey;
 use rt::Nid;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 use types::{Duration, OstIndex};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-        .with_writer(std::io::stderr)
-        .init();
+    let filter: Targets = std::env::var("RUST_LOG").unwrap_or_else(|_| "error".into()).parse()?;
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    tracing_subscriber::registry().with(filter).with(lines).init();
     let args: Vec<String> = std::env::args().collect();
     let dir = PathBuf::from(args.get(1).ok_or("usage: up DIR MOUNTPOINT [OSTS] [uring|dev] [SECOND_MOUNTPOINT]")?);
     let at = PathBuf::from(args.get(2).ok_or("usage: up DIR MOUNTPOINT [OSTS] [uring|dev] [SECOND_MOUNTPOINT]")?);

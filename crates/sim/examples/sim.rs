@@ -3,8 +3,11 @@
 //! `STRIA_SIM_LOG=warn,sim=debug` tells what happens in a run of the cluster simulation, in virtual time (`RUST_LOG` syntax).
 use clap::Parser;
 use std::process::ExitCode;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 struct VirtualTime;
 impl FormatTime for VirtualTime {
@@ -15,8 +18,10 @@ impl FormatTime for VirtualTime {
 
 fn main() -> ExitCode {
     if let Ok(filter) = std::env::var("STRIA_SIM_LOG") {
-        let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_timer(VirtualTime);
-        let _ = log.with_writer(std::io::stderr).try_init();
+        let filter: Targets = filter.parse().expect("STRIA_SIM_LOG says levels: warn,sim=debug");
+        let lines =
+            tracing_subscriber::fmt::layer().with_ansi(false).with_timer(VirtualTime).with_writer(std::io::stderr);
+        let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
     }
     sim::cli::main(sim::cli::Arguments::parse())
 }

@@ -11,7 +11,10 @@ use simkernel::pages::PAGE;
 use simkernel::planted::class_of;
 use simkernel::run::World;
 use simkernel::{Report, RunConfig, Work, run};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::time::FormatTime;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 use types::Duration;
 
 fn seeds(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
@@ -29,8 +32,9 @@ impl FormatTime for VirtualTime {
 
 fn logging() {
     if let Ok(filter) = std::env::var("STRIA_SIM_LOG") {
-        let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_timer(VirtualTime);
-        let _ = log.with_test_writer().try_init();
+        let filter: Targets = filter.parse().expect("STRIA_SIM_LOG says levels: warn,sim=debug");
+        let lines = tracing_subscriber::fmt::layer().with_ansi(false).with_timer(VirtualTime).with_test_writer();
+        let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
     }
 }
 

@@ -9,8 +9,11 @@ use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tracing_subscriber::EnvFilter;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Lines that wait for the writer; more are lost and counted.
 const LINES_MAX: usize = 4096;
@@ -141,23 +144,41 @@ impl Drop for Logging {
     }
 }
 
-/// Starts logging as `STRIA_LOG` says; `default` where it says nothing.
-pub fn start(default: &str) -> Logging {
-    let filter = EnvFilter::try_from_env("STRIA_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+/// Starts logging as `STRIA_LOG` says: a level, or levels by target (`warn,oss=debug`); `default` where it says nothing, or
+/// neither, which is told.
+pub fn start(default: LevelFilter) -> Logging {
+    let wanted = std::env::var_os("STRIA_LOG").filter(|text| !text.is_empty());
+    let filter = wanted.and_then(|text| {
+        filter(&text.to_string_lossy()).inspect_err(|why| drop(writeln!(io::stderr(), "stria: {why}"))).ok()
+    });
+    let filter = filter.unwrap_or_else(|| Targets::new().with_default(default));
     let log = Log::default();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(log.clone())
-        // Its own complaint about a line would be a panic where stderr cannot be written.
-        .log_internal_errors(false)
-        .with_ansi(false)
-        .init();
+    // The subscriber's own complaint about a line would be a panic where stderr cannot be written.
+    let lines = tracing_subscriber::fmt::layer().with_writer(log.clone()).log_internal_errors(false).with_ansi(false);
+    tracing_subscriber::registry().with(filter).with(lines).init();
     Logging(log)
+}
+
+fn filter(text: &str) -> Result<Targets, String> {
+    let levels = "a level (error, warn, info, debug, trace, off), or levels by target: warn,oss=debug";
+    text.parse().map_err(|e| format!("STRIA_LOG '{text}': {e}: say {levels}"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_level_is_told_as_such() {
+        assert!(filter("debug").unwrap().would_enable("oss", &tracing::Level::DEBUG));
+        let some = filter("warn,oss=debug").unwrap();
+        assert!(
+            some.would_enable("oss::ost", &tracing::Level::DEBUG) && !some.would_enable("mds", &tracing::Level::INFO)
+        );
+        let said = filter("oss=loud").unwrap_err();
+        assert!(said.contains("STRIA_LOG 'oss=loud'") && said.contains("warn,oss=debug"), "{said}");
+    }
+
     use std::sync::mpsc::{Receiver, Sender, channel};
 
     /// A file that says when it is asked, answers as it is told, one answer for each write, and shows what it took.

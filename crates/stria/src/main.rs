@@ -34,6 +34,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tracing::level_filters::LevelFilter;
 
 /// Tests of formats account for memory.
 #[cfg(test)]
@@ -48,7 +49,7 @@ fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     // Servers that are simulated under faults have much to warn of, at times that nobody knows.
     let simulates = arguments.get(1).is_some_and(|verb| verb == "sim" || verb == "report");
-    let _logging = log::start(if simulates { "off" } else { "warn" });
+    let _logging = log::start(if simulates { LevelFilter::OFF } else { LevelFilter::WARN });
     let name =
         arguments.first().and_then(|a| Path::new(a).file_stem()).unwrap_or_default().to_string_lossy().into_owned();
     // The whole name: a type of file systems may have a dot.

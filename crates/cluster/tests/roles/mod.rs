@@ -18,6 +18,9 @@ use fuse::mount::MountOptions;
 use oss::OstConfig;
 use ptlrpc::ClusterKey;
 use rt::{Nid, Rt};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 use types::OstIndex;
 
 /// Names the role and its arguments, separated by newlines, to a copy of the test binary.
@@ -33,10 +36,10 @@ type Any = Box<dyn std::error::Error>;
 /// Serves as the role named by the environment, if any, until it ends; the process ends with it.
 pub fn serve_if_told() {
     let Ok(role) = std::env::var(ROLE) else { return };
-    let _ = tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-        .with_writer(std::io::stderr)
-        .try_init();
+    let filter: Targets =
+        std::env::var("RUST_LOG").unwrap_or_else(|_| "error".into()).parse().expect("RUST_LOG says levels");
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let _ = tracing_subscriber::registry().with(filter).with(lines).try_init();
     let words: Vec<String> = role.split('\n').map(String::from).collect();
     let pool = FramePool::new(512 << 20);
     let movers = words.iter().find_map(|w| Some(wide(w)?.1)).unwrap_or(1);
