@@ -26,15 +26,17 @@ fn mount_points_that_cannot_be_are_refused_before_anything_is_made() {
 
 #[test]
 fn a_reader_that_goes_away_ends_a_command_without_a_word_and_a_full_disk_with_an_error() {
-    let run = |out: Stdio| {
-        let command = Command::new(env!("CARGO_BIN_EXE_stria")).args(["config", "explain"]).stdout(out).output();
-        let done = command.unwrap();
+    let run_of = |words: [&str; 2], out: Stdio| {
+        let done = Command::new(env!("CARGO_BIN_EXE_stria")).args(words).stdout(out).output().unwrap();
         (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
     };
+    let run = |out| run_of(["config", "explain"], out);
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     assert_eq!(run(writer.into()), (Some(128 + libc::SIGPIPE), String::new()));
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let (code, said) = run_of(["sim", "list"], full.try_clone().unwrap().into());
+    assert!(code == Some(2) && said.contains("writing the output: No space left"), "{code:?} {said}");
     let (code, said) = run(full.into());
     assert!(
         code == Some(libc::ENOSPC) && said.contains("No space left") && !said.contains("panicked"),

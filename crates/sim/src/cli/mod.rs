@@ -17,6 +17,7 @@ use crate::experiment::Overrides;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::OnceLock;
 
 /// `stria sim ...`.
 #[derive(Parser, Debug)]
@@ -320,7 +321,7 @@ pub fn main(arguments: Arguments) -> ExitCode {
         Verb::Sequences(a) => sequences::run(&a),
         Verb::List(a) => list::list(&a),
     };
-    match done {
+    match done.and_then(|well| UNPRINTED.get().map_or(Ok(well), |why| Err(why.clone()))) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(why) => {
@@ -341,8 +342,16 @@ impl Selection {
     }
 }
 
-/// Prints to standard output; a reader that went away (`| head`) is not an error.
+/// Why something could not be printed.
+static UNPRINTED: OnceLock<String> = OnceLock::new();
+
+/// Prints to standard output; a reader that went away (`| head`) is not an error, a full disk is one at the end.
 fn print(text: &str) {
     use std::io::Write as _;
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    let mut out = std::io::stdout().lock();
+    if let Err(e) = out.write_all(text.as_bytes()).and_then(|()| out.flush())
+        && e.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        UNPRINTED.get_or_init(|| format!("writing the output: {e}"));
+    }
 }
