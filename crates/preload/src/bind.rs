@@ -12,7 +12,7 @@ use native::offer::Offer;
 use native::{Bound, Room};
 
 use crate::own;
-use crate::table::Open;
+use crate::table::{self, Open};
 
 /// Calls of an open file that the kernel carries out before a number is asked for, unless [`AFTER`] says otherwise.
 const CALLS: u32 = 8;
@@ -95,7 +95,12 @@ enum Answer {
     NotNow,
 }
 
-fn ask(fd: c_int) -> Answer {
+fn ask(open: &Open, fd: c_int) -> Answer {
+    // All that is asked is of one file: who gives the descriptor another one waits, or is seen at the end.
+    let position = open.position.lock();
+    if !table::is_of(fd, open) {
+        return Answer::NotNow;
+    }
     let (flags, identity) = (flags(fd), identity(fd));
     // Mounts have no device of their own: its major number is 0.
     let Some(identity) = identity.filter(|i| i.regular && i.device.0 == 0 && flags >= 0 && flags & REFUSED == 0) else {
@@ -103,6 +108,10 @@ fn ask(fd: c_int) -> Answer {
     };
     // SAFETY: the descriptor was open just now; where it is closed meanwhile, the ioctl is refused.
     let Ok(offer) = Offer::of(unsafe { BorrowedFd::borrow_raw(fd) }) else { return Answer::No };
+    if !table::is_of(fd, open) {
+        return Answer::NotNow;
+    }
+    drop(position);
     if offer.paged {
         return Answer::No;
     }
@@ -121,7 +130,7 @@ pub fn settle(open: &Open, fd: c_int) {
     if calls < CALLS_BEFORE.load(Relaxed) || !open.ask() {
         return;
     }
-    undisturbed(|| match ask(fd) {
+    undisturbed(|| match ask(open, fd) {
         Answer::File(file) => open.decide(Some(file)),
         Answer::No => open.decide(None),
         Answer::NotNow => open.put_off(),

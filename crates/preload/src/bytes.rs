@@ -73,7 +73,7 @@ fn through_rings(fd: c_int, work: impl FnOnce(&Open, &File) -> Option<usize>) ->
     let done = quietly(|| {
         match open.way() {
             Way::Open => bind::settle(&open, fd),
-            Way::Kernel => table::forget(fd, &open),
+            Way::Kernel => drop(table::forget(fd, &open)),
             _ => {}
         }
         let file = open.file()?;
@@ -102,8 +102,8 @@ fn seek(fd: c_int, to: i64, whence: c_int) -> Option<u64> {
 /// the open file, too: it may be the same with other flags.
 fn is_of(open: &Open, file: &File, fd: c_int) -> bool {
     let same = file.is_of(fd);
-    if !same {
-        table::forget(fd, open);
+    // Where it has become another's meanwhile, nothing is found out about this one.
+    if !same && table::forget(fd, open) {
         open.leave_to_kernel();
     }
     same
@@ -137,6 +137,12 @@ impl Transfer<'_> {
             bound.read(at + done as u64, len, if room == Room::Waited { Room::Free } else { room })
         });
         Ok(self.with_rest(&moved?, at, libc::SYS_pread64))
+    }
+
+    /// Writes at `at`; what finds no room, or fails, the kernel writes there.
+    fn write_or_leave_at(&self, at: u64) -> usize {
+        self.write_at(at)
+            .unwrap_or_else(|e| self.with_rest(&Moved { bytes: 0, failed: Some(e) }, at, libc::SYS_pwrite64))
     }
 
     /// Writes at `at`.
@@ -234,15 +240,15 @@ pub unsafe fn write(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
         if LIMITED.load(Relaxed) {
             return None;
         }
-        let write_at = |at: u64| {
-            off_t::try_from(at.checked_add(wanted as u64)?).ok()?;
-            let done = Transfer { of: (open, file), fd, parts, wanted }.write_at(at).ok()?;
+        let transfer = Transfer { of: (open, file), fd, parts, wanted };
+        let written = |n: usize| {
             open.wrote.store(true, Relaxed);
             sizes::on_written();
-            Some(done)
+            n
         };
         if let At::Offset(at) = at {
-            return if is_of(open, file, fd) { write_at(u64::try_from(at).ok()?) } else { None };
+            let at = u64::try_from(at).ok().filter(|at| off_t::try_from(at + wanted as u64).is_ok())?;
+            return if is_of(open, file, fd) { transfer.write_at(at).ok().map(written) } else { None };
         }
         if !open.is_alone() {
             return None;
@@ -252,9 +258,10 @@ pub unsafe fn write(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
         if !is_of(open, file, fd) {
             return None;
         }
-        // Moved before: who writes meanwhile, as a handler of a signal may, writes behind it.
+        // Moved before: who writes meanwhile, as a handler of a signal may, writes behind it. So it is not moved back for want of room:
+        // a call that began when the descriptor was another file's may be the kernel's, and among those that write behind it.
         let end = seek(fd, wanted as i64, libc::SEEK_CUR)?;
-        let n = write_at(end - wanted as u64).unwrap_or(0);
+        let n = written(transfer.write_or_leave_at(end - wanted as u64));
         if n < wanted {
             seek(fd, n as i64 - wanted as i64, libc::SEEK_CUR)?;
         }
@@ -302,11 +309,12 @@ pub fn kernel_ended(open: Option<&'static Open>) {
 }
 
 /// Does something about a descriptor, or the position of its file, that calls under way must not be in the middle of. A handler of a
-/// signal that comes meanwhile finds the thread inside, and waits for no position.
+/// signal that comes meanwhile finds the thread inside, and waits for no position. Whatever way the file is served: it may be the rings' at
+/// the next moment.
 pub fn beside<T>(fd: c_int, work: impl FnOnce() -> T) -> T {
     let inside = if table::is_known(fd) { Inside::enter() } else { None };
     let open = inside.as_ref().and_then(|_| table::of(fd));
-    let _position = open.as_ref().filter(|o| matches!(o.way(), Way::Rings | Way::Left)).map(|o| o.position.lock());
+    let _position = open.as_ref().map(|o| o.position.lock());
     work()
 }
 

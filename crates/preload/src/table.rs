@@ -234,13 +234,20 @@ pub fn set(fd: c_int, open: Option<Held>) {
     drop(opened_at(slot.swap(at, AcqRel)).map(Held));
 }
 
-/// A descriptor turned out to be of something else than `open`.
-pub fn forget(fd: c_int, open: &Open) {
-    let Some(slot) = slot(fd) else { return };
+/// Whether a descriptor is taken for one of `open` still.
+pub fn is_of(fd: c_int, open: &Open) -> bool {
+    slot(fd).is_some_and(|s| std::ptr::eq(s.load(SeqCst), open))
+}
+
+/// A descriptor turned out to be of something else than `open`; whether it was taken for that still.
+pub fn forget(fd: c_int, open: &Open) -> bool {
+    let Some(slot) = slot(fd) else { return false };
     let at = std::ptr::from_ref(open).cast_mut();
-    if slot.compare_exchange(at, std::ptr::null_mut(), AcqRel, Relaxed).is_ok() {
+    let was = slot.compare_exchange(at, std::ptr::null_mut(), AcqRel, Relaxed).is_ok();
+    if was {
         drop(opened_at(at).map(Held));
     }
+    was
 }
 
 /// Descriptors from `first` on, up to `last`, that are known.
@@ -287,7 +294,7 @@ pub fn share_all(waits: bool) {
             continue;
         }
         open.share();
-        if waits && matches!(open.way(), Way::Rings | Way::Left) {
+        if waits {
             drop(open.position.lock());
         }
     }
