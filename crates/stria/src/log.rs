@@ -167,6 +167,7 @@ fn filter(text: &str) -> Result<Targets, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::mpsc::{Receiver, Sender, channel};
 
     #[test]
     fn what_is_no_level_is_told_as_such() {
@@ -178,8 +179,6 @@ mod tests {
         let said = filter("oss=loud").unwrap_err();
         assert!(said.contains("STRIA_LOG 'oss=loud'") && said.contains("warn,oss=debug"), "{said}");
     }
-
-    use std::sync::mpsc::{Receiver, Sender, channel};
 
     /// A file that says when it is asked, answers as it is told, one answer for each write, and shows what it took.
     struct Told {

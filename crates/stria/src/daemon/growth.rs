@@ -17,7 +17,7 @@ use super::dir::ClusterDir;
 use super::mounts::Growth;
 use super::settings::{self, Unopened};
 use super::stores::is_empty;
-use super::up::{metrics_of, settings_arguments, start_ost, without};
+use super::up::{metrics_of, settings_arguments, start_ost};
 use crate::cli;
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
@@ -62,9 +62,9 @@ impl Here {
     /// Serves OSTs whose stores come into their places, or open at last, as long as the process lives: those in `named`, or all of the
     /// directory. `served` are served already; `left` are not, and it was told why. What the directory says by now is followed at once,
     /// what its places hold is looked at every 10 s.
-    pub async fn watch(self: Rc<Self>, mut served: Vec<u16>, left: Vec<(u16, String)>, named: Option<Vec<u16>>) {
+    pub async fn watch(self: Rc<Self>, mut served: Vec<u16>, left: Vec<(u16, Failure)>, named: Option<Vec<u16>>) {
         let changed = |path: &Path| std::fs::metadata(path.join("cluster.toml")).and_then(|m| m.modified()).ok();
-        let mut told: HashMap<u16, String> = left.into_iter().collect();
+        let mut told: HashMap<u16, String> = left.into_iter().map(|(ost, why)| (ost, why.to_string())).collect();
         let (mut seen, mut tried) = (changed(&self.path), self.rt.now());
         loop {
             self.rt.sleep(LOOK_EVERY).await;
@@ -147,8 +147,9 @@ impl Growth for Here {
             let target = format!("{}-OST{ost:04x}", dir.fsname);
             // Served already, or its keeper opens what lies in its place by now.
             if !oss.each(move |o| o.is_kept(&target)).await.contains(&true) {
-                let node = settings::start_oss(&rt, &Arc::new(dir), &[ost], &place, &config, Unopened::Refuse(without))
-                    .await?;
+                let node =
+                    settings::start_oss(&rt, &Arc::new(dir), &[ost], &place, &config, Unopened::Refuse(|_, e| e))
+                        .await?;
                 oss.grow(node);
             }
             Ok(())

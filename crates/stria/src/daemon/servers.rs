@@ -206,14 +206,15 @@ async fn start_those_that_open(
     list: &[u16],
     place: &OssPlace,
     config: &Config,
-) -> Result<(Rc<OssNode>, Vec<(u16, String)>), Failure> {
+) -> Result<(Rc<OssNode>, Vec<(u16, Failure)>), Failure> {
     let left = Arc::new(Mutex::new(Vec::new()));
     let unopened = if list.len() > 1 { Unopened::Leave(left.clone()) } else { Unopened::Refuse(|_, e| e) };
     let oss = settings::start_oss(rt, dir, list, place, config, unopened).await?;
     let left = std::mem::take(&mut *left.lock().expect("nobody panics under it"));
     if left.len() == list.len() {
-        let whys: Vec<&str> = left.iter().map(|(_, why)| why.as_str()).collect();
-        let none = Failure::with_errno(format!("no OST can be served: {}", whys.join("; ")), libc::ENOENT);
+        let whys: Vec<String> = left.iter().map(|(_, why)| why.to_string()).collect();
+        let errno = left.first().map_or(libc::ENOENT, |(_, why)| i32::from(why.code()));
+        let none = Failure::with_errno(format!("no OST can be served: {}", whys.join("; ")), errno);
         return oss.close().await.map_err(|e| Failure::from(e.to_string())).and(Err(none));
     }
     for (_, why) in &left {

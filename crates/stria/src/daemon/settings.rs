@@ -141,8 +141,8 @@ fn cpus() -> u64 {
 pub enum Unopened {
     /// None of the OSTs is served; the failure is told by this.
     Refuse(fn(&str, Failure) -> Failure),
-    /// The others are served. Which were left, and why: a sentence each.
-    Leave(Arc<Mutex<Vec<(u16, String)>>>),
+    /// The others are served. Which were left, and why.
+    Leave(Arc<Mutex<Vec<(u16, Failure)>>>),
 }
 
 /// Starts the object storage server of these OSTs, on as many shards as are configured. `unopened` says
@@ -185,7 +185,7 @@ pub async fn start_oss(
                     (Ok(opened), _) => stores.push(opened.named_by(named)),
                     (Err(e), Unopened::Refuse(say)) => return Err(say(&format!("ost{i}"), e)),
                     (Err(e), Unopened::Leave(left)) => {
-                        left.lock().expect("nobody panics under it").push((i, e.to_string()));
+                        left.lock().expect("nobody panics under it").push((i, e));
                     }
                 }
             }

@@ -339,7 +339,7 @@ fn start_child(
 }
 
 /// An OST that does not start need not keep the others from it.
-pub(super) fn without(name: &str, e: Failure) -> Failure {
+fn without(name: &str, e: Failure) -> Failure {
     match name.strip_prefix("ost") {
         Some(index) => {
             Failure::with_errno(format!("{e}; 'stria up --without-ost {index}' starts without it"), i32::from(e.code()))
