@@ -2,7 +2,7 @@
 //!
 //! Source: POSIX.1-2017, `fcntl()`: a new lock replaces what the owner had on those bytes; equal neighbours join;
 //! unlocking the middle splits.
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use types::{ClientId, Extent, Fid};
 
@@ -84,6 +84,8 @@ pub struct FlockRange {
 pub(crate) struct OwnerRanges {
     /// Start to (end, exclusive).
     ranges: BTreeMap<u64, (u64, bool)>,
+    /// Starts of those that are exclusive.
+    exclusive: BTreeSet<u64>,
 }
 
 /// A stretch of one mode.
@@ -107,11 +109,27 @@ impl OwnerRanges {
         let (removed, added) = self.change(extent, exclusive);
         for (e, _) in &removed {
             self.ranges.remove(&e.start);
+            self.exclusive.remove(&e.start);
         }
         for (e, mode) in &added {
             self.ranges.insert(e.start, (e.end, *mode));
+            if *mode {
+                self.exclusive.insert(e.start);
+            }
         }
         (removed, added)
+    }
+
+    /// Whether a range stands against another owner's request. O(log n): of ranges that are apart, the last that starts before an end
+    /// reaches farthest.
+    pub fn stands_against(&self, extent: Extent, exclusive: bool) -> bool {
+        let last = if exclusive {
+            self.ranges.range(..extent.end).next_back()
+        } else {
+            let start = self.exclusive.range(..extent.end).next_back();
+            start.and_then(|start| self.ranges.get_key_value(start))
+        };
+        last.is_some_and(|(_, (end, _))| *end > extent.start)
     }
 
     /// By how many ranges [`OwnerRanges::set`] would grow: an unlock in the middle of a range leaves two.
@@ -179,6 +197,12 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(shown, bytes);
+                for at in 0..64 {
+                    let near = &bytes[at..(at + 3).min(64)];
+                    let asked = Extent::new(at as u64, at as u64 + near.len() as u64);
+                    prop_assert_eq!(ranges.stands_against(asked, true), near.iter().any(Option::is_some));
+                    prop_assert_eq!(ranges.stands_against(asked, false), near.contains(&Some(true)));
+                }
                 for pair in now.windows(2) {
                     prop_assert!(pair[0].0.end < pair[1].0.start || pair[0].1 != pair[1].1, "equal neighbours not joined");
                 }

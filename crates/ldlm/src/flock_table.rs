@@ -24,6 +24,20 @@ type Process = (u64, u32);
 /// A waiting request: whose, where, its age.
 type Wait = (OwnerKey, FileKey, u64);
 
+/// How much there may be, each of ranges and of waiting requests.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    of_all: usize,
+    of_client: usize,
+}
+
+/// What a client has of the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Part {
+    ranges: usize,
+    waits: usize,
+}
+
 #[derive(Clone, Debug)]
 struct Owner {
     slot: u64,
@@ -59,6 +73,8 @@ pub(crate) struct FlockTable {
     by_cookie: BTreeMap<(ClientId, LockCookie), (FileKey, u64)>,
     next_wait: u64,
     ranges: usize,
+    /// The same by client; who has nothing is not in it.
+    parts: BTreeMap<ClientId, Part>,
 }
 
 impl FlockFile {
@@ -73,30 +89,46 @@ impl FlockFile {
         }
     }
 
-    /// Calls `f` for each held range that stands against the request, until it answers false.
+    /// Calls `f` for each held range that stands against the request, the exclusive ones by start and then the shared ones by start,
+    /// until it answers false: that leaves out the rest of its kind. Whether none was left out.
     fn conflicts(
         &self,
         owner: OwnerKey,
         extent: Extent,
         exclusive: bool,
         f: &mut dyn FnMut(OwnerKey, &Entry, bool) -> bool,
-    ) {
+    ) -> bool {
+        let mut is_whole = true;
         if types::planted!("flock-in-conflict") {
-            return;
+            return is_whole;
         }
         let own = self.owners.get(&owner).map(|o| o.slot);
         for (index, is_exclusive) in [(&self.exclusive, true), (&self.shared, false)] {
             if !is_exclusive && !exclusive {
                 continue;
             }
-            let go_on = index.visit(extent, &mut |e| match self.slots.get(&e.gid) {
+            is_whole &= index.visit(extent, &mut |e| match self.slots.get(&e.gid) {
                 Some(holder) if Some(e.gid) != own => f(*holder, e, is_exclusive),
                 _ => true,
             });
-            if !go_on {
-                return;
-            }
         }
+        is_whole
+    }
+
+    /// Who holds what stands against the request, each with its process. At most twice as many as there are owners, however many ranges
+    /// they have: where there are more ranges than owners in the way each owner is looked at, by its own ranges.
+    fn holders_against(&self, owner: OwnerKey, extent: Extent, exclusive: bool) -> Vec<Actor> {
+        let actor = |holder: OwnerKey| (holder, self.owners.get(&holder).map_or(0, |o| o.pid));
+        let mut found: Vec<Actor> = Vec::new();
+        let is_whole = self.conflicts(owner, extent, exclusive, &mut |holder, _, _| {
+            found.push(actor(holder));
+            found.len() <= self.owners.len()
+        });
+        if is_whole {
+            return found;
+        }
+        let others = self.owners.iter().filter(|(holder, _)| **holder != owner);
+        others.filter(|(_, o)| o.held.stands_against(extent, exclusive)).map(|(holder, _)| actor(*holder)).collect()
     }
 
     fn is_free(&self, owner: OwnerKey, extent: Extent, exclusive: bool) -> bool {
@@ -155,6 +187,19 @@ impl FlockTable {
     fn set(&mut self, key: FileKey, owner: OwnerKey, pid: u32, extent: Extent, mode: Option<bool>) {
         let grew = self.files.entry(key).or_insert_with(FlockFile::new).set(owner, pid, extent, mode);
         self.ranges = self.ranges.checked_add_signed(grew).expect("ranges are counted exactly");
+        self.count_for(owner.0, |part| part.ranges = part.ranges.saturating_add_signed(grew));
+    }
+
+    fn count_for(&mut self, client: ClientId, change: impl FnOnce(&mut Part)) {
+        let part = self.parts.entry(client).or_default();
+        change(part);
+        if *part == Part::default() {
+            self.parts.remove(&client);
+        }
+    }
+
+    fn part(&self, client: ClientId) -> Part {
+        self.parts.get(&client).copied().unwrap_or_default()
     }
 
     fn tidy(&mut self, key: FileKey) {
@@ -163,7 +208,7 @@ impl FlockTable {
         }
     }
 
-    fn request(&mut self, client: ClientId, req: &FlockRequest, room: usize, out: &mut Vec<Action>) -> FlockOutcome {
+    fn request(&mut self, client: ClientId, req: &FlockRequest, room: Room, out: &mut Vec<Action>) -> FlockOutcome {
         let (key, owner) = ((req.fid, req.kind), (client, req.owner));
         if self.by_cookie.contains_key(&(client, req.cookie)) {
             return FlockOutcome::Waiting;
@@ -187,11 +232,16 @@ impl FlockTable {
             self.wake(key, out); // it may have been a downgrade
             return FlockOutcome::Granted;
         }
-        if free || self.by_cookie.len() >= room {
+        if free {
             return FlockOutcome::Denied(DenyReason::NoLocks);
         }
         if !req.wait {
             return FlockOutcome::Denied(DenyReason::WouldBlock);
+        }
+        // What waits is granted without another look at the room.
+        let may_wait = self.by_cookie.len() < room.of_all && self.part(client).waits < room.of_client;
+        if !may_wait || !self.has_room(key, owner, req.extent, Some(exclusive), room) {
+            return FlockOutcome::Denied(DenyReason::NoLocks);
         }
         if req.kind == FlockKind::Posix && self.closes_a_cycle((owner, req.pid), key, req.extent, exclusive) {
             return FlockOutcome::Denied(DenyReason::Deadlock);
@@ -201,6 +251,7 @@ impl FlockTable {
         let file = self.files.get_mut(&key).expect("a conflict is in a file that exists");
         file.waiters.insert(seq, (client, *req));
         self.by_cookie.insert((client, req.cookie), (key, seq));
+        self.count_for(client, |part| part.waits += 1);
         if req.kind == FlockKind::Posix {
             self.waits.entry(owner).or_default().insert((key, seq));
             if let Some(process) = self.process((owner, req.pid)) {
@@ -211,10 +262,11 @@ impl FlockTable {
     }
 
     /// Whether what `owner` holds may be changed so: it does not grow, or there is room for it.
-    fn has_room(&self, key: FileKey, owner: OwnerKey, extent: Extent, mode: Option<bool>, room: usize) -> bool {
+    fn has_room(&self, key: FileKey, owner: OwnerKey, extent: Extent, mode: Option<bool>, room: Room) -> bool {
         let held = self.files.get(&key).and_then(|f| f.owners.get(&owner));
         let growth = held.map_or(isize::from(mode.is_some()), |o| o.held.growth(extent, mode));
-        growth <= 0 || self.ranges.checked_add_signed(growth).is_some_and(|ranges| ranges <= room)
+        let fits = |ranges: usize, max: usize| ranges.checked_add_signed(growth).is_some_and(|ranges| ranges <= max);
+        growth <= 0 || fits(self.ranges, room.of_all) && fits(self.part(owner.0).ranges, room.of_client)
     }
 
     /// Whether `owner` has this file flocked the other way.
@@ -263,16 +315,15 @@ impl FlockTable {
 
     fn holders_against(&self, owner: OwnerKey, key: FileKey, extent: Extent, exclusive: bool, into: &mut Vec<Actor>) {
         if let Some(file) = self.files.get(&key) {
-            file.conflicts(owner, extent, exclusive, &mut |holder, _, _| {
-                into.push((holder, file.owners.get(&holder).map_or(0, |o| o.pid)));
-                true
-            });
+            into.append(&mut file.holders_against(owner, extent, exclusive));
         }
     }
 
     fn unwait(&mut self, key: FileKey, seq: u64) -> Option<(ClientId, FlockRequest)> {
         let (client, req) = self.files.get_mut(&key)?.waiters.remove(&seq)?;
-        self.by_cookie.remove(&(client, req.cookie));
+        if self.by_cookie.remove(&(client, req.cookie)).is_some() {
+            self.count_for(client, |part| part.waits = part.waits.saturating_sub(1));
+        }
         let owner = (client, req.owner);
         if let Some(process) = self.process((owner, req.pid))
             && let Some(set) = self.waits_of_processes.get_mut(&process)
@@ -347,7 +398,8 @@ impl FlockTable {
                     let (fid, kind, (client, owner)) = (req.fid, req.kind, holder);
                     first = Some(FlockRange { fid, kind, client, owner, pid, extent: e.extent, exclusive });
                 }
-                true
+                // The others of its kind start later.
+                false
             },
         );
         first
@@ -436,6 +488,16 @@ impl FlockTable {
         if ranges != self.ranges {
             return Err("flock ranges are miscounted");
         }
+        let mut parts: BTreeMap<ClientId, Part> = BTreeMap::new();
+        for (owner, o) in self.files.values().flat_map(|f| &f.owners) {
+            parts.entry(owner.0).or_default().ranges += o.held.len();
+        }
+        for (client, _) in self.by_cookie.keys() {
+            parts.entry(*client).or_default().waits += 1;
+        }
+        if parts != self.parts {
+            return Err("a client's part of the flocks is miscounted");
+        }
         let by_process: usize = self.waits_of_processes.values().map(BTreeSet::len).sum();
         if by_process > self.waits.values().map(BTreeSet::len).sum() {
             return Err("a process waits more often than its owners");
@@ -449,15 +511,15 @@ impl Namespace {
     /// `fcntl(F_SETLK, F_SETLKW)` and `flock()`. A repetition of a waiting request answers `Waiting` again; of one
     /// that was granted, `Granted` again. An unlock that would leave more ranges than there is room for is refused and changes nothing.
     pub fn flock_set(&mut self, client: ClientId, req: &FlockRequest, out: &mut Vec<Action>) -> FlockOutcome {
-        let room = self.flocks_max();
-        self.flock_set_within(client, req, room, out)
+        let (of_all, of_client) = self.flocks_max();
+        self.flock_set_within(client, req, Room { of_all, of_client }, out)
     }
 
     fn flock_set_within(
         &mut self,
         client: ClientId,
         req: &FlockRequest,
-        room: usize,
+        room: Room,
         out: &mut Vec<Action>,
     ) -> FlockOutcome {
         let whole = req.kind == FlockKind::Posix || req.extent == Extent::ALL;
@@ -523,7 +585,8 @@ impl Namespace {
         let mode = if range.exclusive { FlockMode::Exclusive } else { FlockMode::Shared };
         let (fid, kind, owner, pid, extent) = (range.fid, range.kind, range.owner, range.pid, range.extent);
         let req = FlockRequest { fid, kind, owner, pid, mode, extent, wait: false, cookie: LockCookie(0) };
-        match self.flock_set_within(client, &req, usize::MAX, &mut Vec::new()) {
+        let room = Room { of_all: usize::MAX, of_client: usize::MAX };
+        match self.flock_set_within(client, &req, room, &mut Vec::new()) {
             FlockOutcome::Denied(reason) => Err(reason),
             FlockOutcome::Granted | FlockOutcome::Waiting => Ok(()),
         }
@@ -538,5 +601,32 @@ impl Namespace {
     #[must_use]
     pub fn flock_waiters(&self) -> usize {
         self.flocks.by_cookie.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whom_a_request_waits_for_is_as_many_as_there_are_owners_however_many_ranges_they_hold() {
+        let mut file = FlockFile::new();
+        let (many, few, asker): (OwnerKey, OwnerKey, OwnerKey) = ((ClientId(1), 1), (ClientId(2), 1), (ClientId(3), 1));
+        for at in 0..1000 {
+            file.set(many, 7, Extent::at(at * 4, 1), Some(at % 2 == 0));
+        }
+        file.set(few, 8, Extent::at(2, 1), Some(false));
+        let whom = |extent: Extent, exclusive: bool| {
+            let mut found = file.holders_against(asker, extent, exclusive);
+            assert!(found.len() <= 3, "{} actors", found.len());
+            found.dedup();
+            found
+        };
+        assert_eq!(whom(Extent::ALL, true), [(many, 7), (few, 8)]);
+        assert_eq!(whom(Extent::ALL, false), [(many, 7)]);
+        assert_eq!(whom(Extent::at(1, 2), true), [(few, 8)]);
+        assert_eq!(whom(Extent::at(1, 2), false), []);
+        assert_eq!(whom(Extent::at(4, 1), true), [(many, 7)]);
+        assert_eq!(whom(Extent::at(4, 1), false), []);
     }
 }

@@ -61,6 +61,9 @@ pub struct NamespaceConfig {
     pub waiters_max: u32,
     /// Flock ranges and waiting flock requests at most, each. Default 1 Mi.
     pub flocks_max: usize,
+    /// Of these, of one client at most, each: a user who locks every second byte of a file leaves the other hosts theirs. Default 256 Ki, a
+    /// quarter.
+    pub flocks_of_client_max: usize,
 }
 
 impl Default for NamespaceConfig {
@@ -77,6 +80,7 @@ impl Default for NamespaceConfig {
             locks_max: 4 << 20,
             waiters_max: 1 << 17,
             flocks_max: 1 << 20,
+            flocks_of_client_max: 1 << 18,
         }
     }
 }
@@ -112,7 +116,7 @@ pub struct NamespaceStats {
     pub replayed: u64,
     /// Replays refused because another client holds a conflicting lock.
     pub replay_refused: u64,
-    /// Enqueues refused because `locks_max`, `waiters_max` or `flocks_max` was reached.
+    /// Enqueues refused because `locks_max`, `waiters_max`, `flocks_max` or `flocks_of_client_max` was reached.
     pub limit_hits: u64,
 }
 

@@ -257,6 +257,29 @@ fn a_range_table_that_is_full_refuses() {
     assert_eq!(s.posix(1, 1, Exclusive, Extent::new(4, 5)), FlockOutcome::Denied(DenyReason::NoLocks));
     assert_eq!(s.posix(1, 1, Unlock, Extent::new(0, 1)), Granted);
     assert_eq!(s.ns.stats().limit_hits, 1);
+    // One client does not take the others' part, by what it holds or by what it waits for, and has its own back after a restart.
+    let config = || NamespaceConfig { flocks_max: 8, flocks_of_client_max: 2, ..NamespaceConfig::default() };
+    let mut s = Server { ns: Namespace::new(config()), ..Server::new() };
+    let full = FlockOutcome::Denied(DenyReason::NoLocks);
+    let byte = |at: u64| Extent::new(at, at + 1);
+    let taken: Vec<FlockOutcome> = (0..4).map(|n| s.posix(1, n, Exclusive, byte(2 * n))).collect();
+    assert_eq!(taken, [Granted, Granted, full, full]);
+    assert_eq!(s.posix(1, 0, Exclusive, byte(2)), BUSY, "what another owner holds is not for want of room");
+    assert_eq!(s.posix_wait(FILE, 1, Exclusive, byte(0)), full, "it would hold three");
+    assert_eq!((s.posix(2, 1, Exclusive, byte(4)), s.posix(2, 1, Exclusive, byte(6))), (Granted, Granted));
+    let waits: Vec<FlockOutcome> = [0, 2, 0].map(|at| s.posix_wait(FILE, 3, Exclusive, byte(at))).to_vec();
+    assert_eq!(waits, [Waiting, Waiting, full]);
+    assert_eq!(s.posix_wait(FILE, 4, Exclusive, byte(0)), Waiting);
+    let held: Vec<FlockRange> = s.ns.flocks().collect();
+    let narrow = NamespaceConfig { flocks_of_client_max: 1, ..config() };
+    let mut s = Server { ns: Namespace::new(narrow), ..Server::new() };
+    for range in &held {
+        assert_eq!(s.ns.flock_replay(range.client, range), Ok(()));
+    }
+    assert_eq!(s.ns.flocks().collect::<Vec<_>>(), held);
+    assert_eq!(s.posix(1, 5, Exclusive, byte(9)), full);
+    assert_eq!((s.posix(1, 0, Unlock, Extent::ALL), s.posix(1, 1, Unlock, Extent::ALL)), (Granted, Granted));
+    assert_eq!(s.posix(1, 5, Exclusive, byte(9)), Granted);
 }
 
 #[test]

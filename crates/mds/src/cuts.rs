@@ -2,6 +2,7 @@
 //! does not finish one that it had promised. Each cut is decided once, for whoever asks first, and the decision is in the store
 //! before anybody hears of it. It is forgotten when its client says that every OST has committed the cut
 //! (`docs/internals/sizes.md`).
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use types::{ClientId, Fid, FsError};
@@ -14,7 +15,8 @@ use crate::record::CutRow;
 use crate::service::Outcome;
 use crate::store::Change;
 
-/// Decisions remembered; the oldest go first. 96 bytes each here, and as many in the store.
+/// Decisions remembered. 96 bytes each here, and as many in the store. Where there are more, the client that has the most loses its
+/// oldest: one that decides without end, under whatever numbers, pushes out its own, and no OST that asks for another's is told wrong.
 const DECISIONS_MAX: usize = 1 << 16;
 
 /// A cut: its client and the client's number for it.
@@ -25,8 +27,10 @@ type Cut = (ClientId, u64);
 pub(crate) struct Cuts {
     /// Whether each is carried out, and its place in the order.
     decided: BTreeMap<Cut, (bool, u64)>,
-    /// The same cuts in the order of their decisions.
-    order: BTreeMap<u64, Cut>,
+    /// Each client's numbers in the order of their decisions; who has none is not in it.
+    of_clients: BTreeMap<ClientId, BTreeMap<u64, u64>>,
+    /// The last place in the order that was given.
+    last_place: u64,
     /// Decisions that were forgotten for want of room.
     limit_hits: u64,
 }
@@ -36,8 +40,7 @@ impl Cuts {
     pub fn new(rows: impl IntoIterator<Item = (Cut, CutRow)>) -> Cuts {
         let mut cuts = Cuts::default();
         for (cut, row) in rows {
-            cuts.decided.insert(cut, (row.decided, row.order));
-            cuts.order.insert(row.order, cut);
+            cuts.insert(cut, row.decided, row.order);
         }
         cuts
     }
@@ -51,17 +54,25 @@ impl Cuts {
         let forgotten = self.decided.range((client, 0)..(client, ask.unfinished));
         let mut changes: Vec<Change> = forgotten.map(over).collect();
         if !self.decided.contains_key(&(client, ask.number)) {
-            let room = (self.decided.len() + 1).saturating_sub(changes.len() + DECISIONS_MAX);
-            let kept = |c: &&Cut| c.0 != client || c.1 >= ask.unfinished;
-            let oldest = self.order.values().filter(kept).take(room);
-            changes.extend(oldest.map(|c| (keys::cut(c.0, c.1), None)));
+            // Where some are forgotten it is full no more.
+            let is_full = self.decided.len() - changes.len() >= DECISIONS_MAX;
+            let out = is_full.then(|| self.next_out()).flatten();
+            changes.extend(out.map(|c| (keys::cut(c.0, c.1), None)));
             let row = CutRow { decided: true, order: self.next_place(), fid: ask.fid };
             changes.push((keys::cut(client, ask.number), Some(wire::encode(&row))));
         }
         changes
     }
     fn next_place(&self) -> u64 {
-        self.order.last_key_value().map_or(1, |(last, _)| last + 1)
+        self.last_place.saturating_add(1)
+    }
+    /// Which decision makes room for another one: of the client that has the most the oldest, and among such clients the oldest.
+    fn next_out(&self) -> Option<Cut> {
+        let weight = |(client, cuts): (&ClientId, &BTreeMap<u64, u64>)| {
+            let (place, number) = cuts.first_key_value()?;
+            Some((cuts.len(), Reverse(*place), (*client, *number)))
+        };
+        self.of_clients.iter().filter_map(weight).max().map(|(_, _, cut)| cut)
     }
     /// A client has promised a cut to all OSTs that it concerns: it is to be carried out. Whether it is, and what changes in the
     /// store.
@@ -96,10 +107,19 @@ impl Cuts {
         over.into_iter().for_each(|c| self.remove(c, changes));
     }
     fn remove(&mut self, cut: Cut, changes: &mut Vec<Change>) {
-        if let Some((_, place)) = self.decided.remove(&cut) {
-            self.order.remove(&place);
-            changes.push((keys::cut(cut.0, cut.1), None));
+        let Some((_, place)) = self.decided.remove(&cut) else { return };
+        if let Some(cuts) = self.of_clients.get_mut(&cut.0) {
+            cuts.remove(&place);
+            if cuts.is_empty() {
+                self.of_clients.remove(&cut.0);
+            }
         }
+        changes.push((keys::cut(cut.0, cut.1), None));
+    }
+    fn insert(&mut self, cut: Cut, decided: bool, place: u64) {
+        self.decided.insert(cut, (decided, place));
+        self.of_clients.entry(cut.0).or_default().insert(place, cut.1);
+        self.last_place = self.last_place.max(place);
     }
 
     /// The decision about a cut: `wish`, if there was none.
@@ -107,14 +127,14 @@ impl Cuts {
         if let Some((decided, _)) = self.decided.get(&cut) {
             return *decided;
         }
-        while self.decided.len() >= DECISIONS_MAX {
-            let Some((_, oldest)) = self.order.pop_first() else { break };
+        if self.decided.len() >= DECISIONS_MAX
+            && let Some(out) = self.next_out()
+        {
             self.limit_hits += 1;
-            self.remove(oldest, changes);
+            self.remove(out, changes);
         }
-        let place = self.order.last_key_value().map_or(1, |(last, _)| last + 1);
-        self.decided.insert(cut, (wish, place));
-        self.order.insert(place, cut);
+        let place = self.next_place();
+        self.insert(cut, wish, place);
         let row = CutRow { decided: wish, order: place, fid };
         changes.push((keys::cut(cut.0, cut.1), Some(wire::encode(&row))));
         wish
@@ -193,11 +213,33 @@ mod tests {
             assert!(store.take(cuts.decide(ClientId(1), &cut(number, 1))));
         }
         assert_eq!(
-            (cuts.decided.len(), cuts.order.len(), store.0.len()),
+            (cuts.decided.len(), cuts.of_clients[&ClientId(1)].len(), store.0.len()),
             (DECISIONS_MAX, DECISIONS_MAX, DECISIONS_MAX)
         );
         let mut cuts = Cuts::new(store.0.clone());
         assert!(!cuts.ask(ClientId(1), 2).0 && cuts.ask(ClientId(1), 4).0);
         assert!(!cuts.ask(ClientId(1), 3).0, "the oldest made room for an answer");
+    }
+
+    #[test]
+    fn a_client_that_decides_without_end_pushes_out_its_own_decisions_and_nobody_elses() {
+        let (mut cuts, mut store, one, other) = (Cuts::default(), Store::default(), ClientId(1), ClientId(2));
+        assert!(store.take(cuts.decide(one, &cut(7, 7))));
+        for number in 0..2 * DECISIONS_MAX as u64 {
+            assert!(store.take(cuts.decide(other, &cut(u64::MAX - number, 0))));
+        }
+        // Whoever has less is not in its way either, also where an exchange of layouts says what is to change.
+        let third = cut(1, 1);
+        let told = cuts.changes_of(ClientId(3), &third);
+        let (decided, changes) = cuts.decide(ClientId(3), &third);
+        assert_eq!((decided, &told), (true, &changes));
+        assert!(store.take((decided, changes)));
+        assert_eq!(store.0.len(), DECISIONS_MAX);
+        let mut cuts = Cuts::new(store.0.clone());
+        assert!(store.take(cuts.ask(one, 7)) && store.take(cuts.ask(ClientId(3), 1)));
+        // Where some are over nothing else goes.
+        let over = CutRequest { number: 5, unfinished: u64::MAX - 100_000, ..third };
+        let told = cuts.changes_of(other, &over);
+        assert_eq!(told, cuts.decide(other, &over).1);
     }
 }

@@ -80,6 +80,15 @@ fn cred_in(limits: &Limits, cred: &mut Cred) {
     }
 }
 
+/// Whether a request of this client may be one of this user of the servers.
+fn may_act_as(limits: &Limits, uid: u32) -> bool {
+    if !limits.changes_ids() {
+        return true;
+    }
+    let is_squashed = |client: u32| limits.squashes_all() || limits.squashes_root() && client == 0;
+    limits.squash_ids().0 == uid || limits.uid_out(uid).is_some_and(|client| !is_squashed(client))
+}
+
 /// An ACL's value with other ids; entries of users and groups without one on the other side go.
 fn acl_with(value: &[u8], uid: impl Fn(u32) -> Option<u32>, gid: impl Fn(u32) -> Option<u32>) -> Option<Vec<u8>> {
     Acl::parse(value).map(|acl| acl.with_ids(uid, gid).encode())
@@ -295,8 +304,9 @@ impl Tx<'_> {
     ///
     /// # Errors
     /// `Stale`: one does not.
-    pub(crate) fn within(&mut self, limits: &Limits, names: &[Fid]) -> Done<()> {
+    pub(crate) fn within(&mut self, limits: &Arc<Limits>, names: &[Fid]) -> Done<()> {
         self.limited = limits.changes_ids() || limits.subtree().is_some();
+        self.limits = Some(limits.clone());
         let Some(root) = limits.subtree() else { return Ok(()) };
         self.root = root;
         for fid in names {
@@ -310,6 +320,14 @@ impl Tx<'_> {
     /// Whether an inode that [`Enters::names`] does not tell lies below the client's root, as far as it is there.
     pub(crate) fn is_within(&mut self, fid: Fid) -> Done<bool> {
         if self.root == Fid::ROOT { Ok(true) } else { self.lies_below(fid, self.root) }
+    }
+
+    /// Whether what the client tells of an inode that it does not have open here is believed: it says no user, but the inode's owner may be
+    /// one of its users, who could set the same. A nameless inode is not known to lie below its root before its opens are told.
+    pub(crate) fn may_speak_of(&self, inode: &Inode) -> bool {
+        let nameless = inode.has(InodeFlags::ORPHAN) || inode.parent.is_zero();
+        let is_below = self.root == Fid::ROOT || inode.fid == self.root || !nameless;
+        !self.limited || is_below && self.limits.as_ref().is_some_and(|limits| may_act_as(limits, inode.uid))
     }
 
     fn lies_below(&mut self, fid: Fid, root: Fid) -> Done<bool> {

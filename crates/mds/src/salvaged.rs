@@ -75,16 +75,65 @@ pub fn is_dropped(key: &[u8]) -> bool {
     matches!(key.first(), Some(&(keys::SESSION | keys::REPLY)))
 }
 
-/// Records, sealed, that a store gets of which others were lost, and what they mean, a sentence each. `has_map`: the map was saved.
+/// What was saved of the records whose loss shows nowhere.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Kept {
+    /// The cluster map is there.
+    pub map: bool,
+    /// The users of the changelog are there.
+    pub changelog_users: bool,
+    /// Records of the changelog.
+    pub changes: u64,
+    /// Limits of quotas, those of defaults among them.
+    pub limits: u64,
+    /// The times of grace that were set are there.
+    pub grace: bool,
+}
+
+impl Kept {
+    /// Counts a record that was saved.
+    pub fn note(&mut self, key: &[u8]) {
+        match key {
+            keys::CLUSTER_MAP => self.map = true,
+            keys::CHANGELOG => self.changelog_users = true,
+            keys::GRACE => self.grace = true,
+            [keys::CHANGE, ..] => self.changes += 1,
+            [keys::QUOTA, ..] => self.limits += 1,
+            _ => {}
+        }
+    }
+
+    /// What may have been lost of them, a sentence each.
+    fn said(self) -> Vec<String> {
+        let mut said = vec![format!(
+            "{} limit(s) of quotas were saved{}; who had another limit has none any more: set it again ('lfs setquota')",
+            self.limits,
+            if self.grace { ", and the times of grace" } else { "; the times of grace are those of a new file system" },
+        )];
+        if !self.changelog_users {
+            let records = match self.changes {
+                0 => "",
+                _ => ", and nobody keeps the records that were saved",
+            };
+            said.push(format!(
+                "no user of the changelog was saved{records}: those that there were have to register again ('lctl changelog_register')"
+            ));
+        }
+        said
+    }
+}
+
+/// Records, sealed, that a store gets of which others were lost, and what they mean, a sentence each.
 #[must_use]
-pub fn instead(has_map: bool, revoked: &Revoked, now: WallTime) -> (Vec<(Key, Vec<u8>)>, Vec<String>) {
+pub fn instead(kept: Kept, revoked: &Revoked, now: WallTime) -> (Vec<(Key, Vec<u8>)>, Vec<String>) {
     let doubt = HorizonRow { doubting: true, ..HorizonRow::default() };
     let mut rows = vec![(keys::plain(keys::HORIZON), wire::encode(&doubt))];
     let mut said = vec![
         "what was answered to clients may be lost: all are told that they were evicted".to_string(),
         "sizes of files will be asked of their OSTs anew".to_string(),
     ];
-    if !has_map {
+    said.extend(kept.said());
+    if !kept.map {
         rows.push((keys::plain(keys::CLUSTER_MAP), wire::encode(&revoked.map_instead(now))));
         said.push(revoked.said_of_map());
     }
@@ -102,6 +151,32 @@ mod tests {
     use types::ClientId;
 
     #[test]
+    fn limits_and_users_of_the_changelog_that_may_be_lost_are_named() {
+        let mut kept = Kept::default();
+        let keys = [
+            keys::CLUSTER_MAP.to_vec(),
+            keys::quota((wire::quota::QuotaKind::User, 7)).to_vec(),
+            keys::quota((wire::quota::QuotaKind::Group, 7)).to_vec(),
+            keys::session(ClientId(3)).to_vec(),
+        ];
+        keys.iter().for_each(|key| kept.note(key));
+        assert_eq!(kept, Kept { map: true, limits: 2, ..Kept::default() });
+        let (rows, said) = instead(kept, &Revoked::default(), WallTime::default());
+        assert_eq!((rows.len(), said.len()), (1, 4));
+        assert!(
+            said[2].starts_with("2 limit(s) of quotas were saved; the times of grace are those of a new"),
+            "{said:?}"
+        );
+        assert!(said[3].starts_with("no user of the changelog was saved:"), "{said:?}");
+        [keys::CHANGELOG, keys::GRACE].into_iter().for_each(|key| kept.note(key));
+        let said = instead(kept, &Revoked::default(), WallTime::default()).1;
+        assert!(
+            said.len() == 3 && said[2].starts_with("2 limit(s) of quotas were saved, and the times of grace;"),
+            "{said:?}"
+        );
+    }
+
+    #[test]
     fn what_any_ost_knows_as_revoked_stays_so_and_without_any_the_key_of_all_clients_is() {
         let now = WallTime::from_parts(1_000, 0);
         let row = |id, expires| Revocation { id, expires: WallTime(expires) };
@@ -114,9 +189,9 @@ mod tests {
         let key = Revoked { known: vec![row(ptlrpc::CLIENT_KEY, 0)], asked: 1 };
         assert_eq!(key.map_instead(now).client_key_revoked, now);
         assert_eq!(Revoked::default().map_instead(now).client_key_revoked, now);
-        let (rows, said) = instead(false, &Revoked::default(), now);
-        assert!(rows.iter().all(|(k, v)| crate::kv::is_whole(k, v)) && rows.len() == 2 && said.len() == 3);
-        assert!(said[2].contains("client.key counts as revoked"), "{said:?}");
+        let (rows, said) = instead(Kept::default(), &Revoked::default(), now);
+        assert!(rows.iter().all(|(k, v)| crate::kv::is_whole(k, v)) && rows.len() == 2 && said.len() == 5);
+        assert!(said[4].contains("client.key counts as revoked"), "{said:?}");
         assert!(is_dropped(&keys::session(ClientId(3))) && !is_dropped(keys::CLUSTER_MAP));
     }
 }

@@ -104,6 +104,8 @@ pub struct Tx<'a> {
     pub replay: bool,
     /// The client's credential limits what it may do: what it says was permitted and answered before is not believed.
     pub(crate) limited: bool,
+    /// What that credential says; `None`: there is none.
+    pub(crate) limits: Option<std::sync::Arc<ptlrpc::Limits>>,
     /// Remember the answer although nothing in the store changes (opens).
     pub remember: bool,
     pub(crate) puts: SmallVec<[(Key, Option<Vec<u8>>); 8]>,
@@ -142,6 +144,7 @@ impl<'a> Tx<'a> {
             root: Fid::ROOT,
             replay,
             limited: false,
+            limits: None,
             remember: false,
             puts: SmallVec::new(),
             claims: SmallVec::new(),

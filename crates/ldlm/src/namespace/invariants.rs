@@ -110,8 +110,9 @@ impl Namespace {
         Ok(())
     }
 
-    pub(crate) fn flocks_max(&self) -> usize {
-        self.config.flocks_max
+    /// How many flocks there may be, of all and of one client.
+    pub(crate) fn flocks_max(&self) -> (usize, usize) {
+        (self.config.flocks_max, self.config.flocks_of_client_max)
     }
 
     pub(crate) fn count_limit_hit(&mut self) {

@@ -113,9 +113,14 @@ impl Tx<'_> {
         self.record(ChangeKind::Close, None, |r| r.target = inode.fid);
     }
 
-    /// A replayed close: its open is not told again, for the client has forgotten it.
+    /// A replayed close: its open is not told again, for the client has forgotten it. Of a client that is held to limits it is believed only
+    /// where the file's owner could say it; of any other file the OSTs are asked, who have what was written.
     fn close_unknown(&mut self, q: &Close) -> Done<()> {
         let Some(mut inode) = self.find_inode(q.fid)? else { return Ok(()) };
+        if !self.may_speak_of(&inode) {
+            self.close_unbelieved(&mut inode, q);
+            return Ok(());
+        }
         let mut changed = self.take_home(&mut inode, q);
         let was_latest = q.valid & (SetBits::SIZE | SetBits::OUTDATED) == SetBits::SIZE;
         if was_latest && inode.has(InodeFlags::SIZE_UNKNOWN) && self.mds.handles.borrow().writers(q.fid) == 0 {
@@ -129,6 +134,17 @@ impl Tx<'_> {
             self.record_close(&inode);
         }
         Ok(())
+    }
+
+    fn close_unbelieved(&mut self, inode: &mut Inode, q: &Close) {
+        if !changed_data(q.valid) || !inode.is_file() || !inode.has(InodeFlags::HAS_LAYOUT) {
+            return;
+        }
+        if !inode.has(InodeFlags::SIZE_UNKNOWN) {
+            inode.set(InodeFlags::SIZE_UNKNOWN, true);
+            self.put_inode(inode);
+        }
+        self.record_close(inode);
     }
 
     /// The end of a reader's open that only its client knew of: it tells when the file was read.

@@ -1,4 +1,6 @@
 //! Clients whose replays say what no server has ever answered them.
+use std::sync::Arc;
+
 use layout::StripeObject;
 use ptlrpc::Limits;
 use types::{ClientId, Fid, FsError, HandleId, Transno};
@@ -41,10 +43,11 @@ fn recovering() -> Recovering {
 }
 
 /// Of a client whose root is nobody in particular here.
-fn squashed() -> Limits {
+fn squashed() -> Arc<Limits> {
     let (version, id, name, flags) = (1, 9, "lab".into(), CredentialFlags::SQUASH_ROOT);
     let (squash_uid, squash_gid) = (1000, 1000);
-    Limits::new(Credential { version, id, name, flags, squash_uid, squash_gid, ..Credential::default() }).unwrap()
+    let said = Credential { version, id, name, flags, squash_uid, squash_gid, ..Credential::default() };
+    Arc::new(Limits::new(said).unwrap())
 }
 
 /// A replay in a session that such a credential limits, as the service carries it out.
@@ -202,4 +205,57 @@ fn a_limited_client_may_no_more_in_a_replay_than_otherwise() {
     assert_eq!(limited(&r.fs, transno, &open, |tx, q| tx.open(q)), Err(FsError::Access));
     let mkdir = CreateRequest { parent: r.dir, ..mkdir };
     assert_eq!(limited(&r.fs, transno, &mkdir, |tx, q| tx.create(q)), Ok(()), "it may");
+    let before = r.fs.getattr(r.secret).unwrap();
+    let kill = SetattrRequest { fid: r.secret, valid: SetBits::KILL_PRIV, handle: HandleId(1), ..chmod };
+    let cut = SetattrRequest { valid: SetBits::SIZE, ..kill.clone() };
+    for forged in [kill, cut] {
+        assert_eq!(limited(&r.fs, transno, &forged, |tx, q| tx.setattr(q)), Err(FsError::Access));
+    }
+    assert_eq!(r.fs.getattr(r.secret).unwrap(), before);
+    r.fs.setattr(r.secret, SetBits::UID, |q| q.uid = 1000).unwrap();
+    let cut = SetattrRequest {
+        fid: r.secret,
+        valid: SetBits::SIZE,
+        handle: HandleId(1),
+        size: 7,
+        cred: user(1000),
+        ..SetattrRequest::default()
+    };
+    r.fs.chmod(r.secret, 0o400).unwrap();
+    assert_eq!(
+        limited(&r.fs, transno + 1, &cut, |tx, q| tx.setattr(q)),
+        Ok(()),
+        "its owner's descriptor outlives the mode"
+    );
+}
+
+#[test]
+fn a_limited_clients_replay_of_an_end_that_nobody_vouches_for_has_the_osts_asked_and_sets_nothing() {
+    let r = recovering();
+    let time = types::WallTime(5);
+    let valid = SetBits::SIZE | SetBits::BLOCKS | SetBits::MTIME | SetBits::CTIME | SetBits::ATIME;
+    let told =
+        Close { fid: r.secret, handle: HandleId(77), valid, size: 9, blocks: 1, mtime: time, ..Close::default() };
+    let close = |transno, close: &Close| {
+        limited(&r.fs, transno, &CloseRequest { closes: vec![close.clone()] }, |tx, q| tx.close(q))
+    };
+    let known = |attr: &Attr| attr.flags & AttrFlags::SIZE_KNOWN != 0;
+    let atime = types::WallTime(i64::MAX / 2);
+    let handle = r.fs.open(r.secret, "", 1, 0).unwrap().handle;
+    r.fs.close(handle, r.secret, SetBits::SIZE, 4096).unwrap();
+    let before = r.fs.getattr(r.secret).unwrap();
+    assert!(known(&before) && before.size == 4096);
+    let forged = Close { ctime: atime, atime, ..told.clone() };
+    for (n, forged) in [forged.clone(), Close { handle: HandleId(0), ..forged }].iter().enumerate() {
+        assert_eq!(close(r.lost.1 + 1 + n as u64, forged), Ok(()));
+    }
+    let after = r.fs.getattr(r.secret).unwrap();
+    assert!(!known(&after), "whatever was written, the OSTs say how much there is");
+    let flags = before.flags & !AttrFlags::SIZE_KNOWN | after.flags & AttrFlags::UNSETTLED;
+    assert_eq!(after, Attr { flags, ..before });
+    // Of files of its users it is the one who knows.
+    r.fs.setattr(r.secret, SetBits::UID, |q| q.uid = 1001).unwrap();
+    assert_eq!(close(r.lost.1 + 3, &told), Ok(()));
+    let after = r.fs.getattr(r.secret).unwrap();
+    assert_eq!((after.size, after.mtime, known(&after)), (9, time, true));
 }
