@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dbcheck::{Mended, Salvaged, Shape, Whole};
 use mds::kv::{KvBatch, KvError, KvLimits, KvSnapshot, MetaKv};
-use mds::salvaged::Revoked;
+use mds::salvaged::{Kept, Revoked};
 use redb::{Database, ReadableTable, TableHandle};
 use rt::{BlockingFile, DirLock, LocalFuture, RoomyFile, Rt};
 use types::WallTime;
@@ -133,9 +133,13 @@ fn copy_records(
     let write = db.begin_write().map_err(io::Error::other)?;
     let instead = {
         let mut table = write.open_table(TABLE).map_err(io::Error::other)?;
-        table.retain(|key, _| !mds::salvaged::is_dropped(key)).map_err(io::Error::other)?;
-        let has_map = table.get(mds::keys::CLUSTER_MAP).map_err(io::Error::other)?.is_some();
-        let (rows, said) = mds::salvaged::instead(has_map, revoked, now);
+        let mut kept = Kept::default();
+        let stays = |key: &[u8], _: &[u8]| {
+            kept.note(key);
+            !mds::salvaged::is_dropped(key)
+        };
+        table.retain(stays).map_err(io::Error::other)?;
+        let (rows, said) = mds::salvaged::instead(kept, revoked, now);
         for (key, value) in rows {
             table.insert(&*key, &*value).map_err(io::Error::other)?;
         }

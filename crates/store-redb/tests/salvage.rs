@@ -221,7 +221,7 @@ fn a_store_is_made_of_what_was_salvaged_and_the_damaged_one_stays_beside_it() {
             // Nothing tells whether there were any.
             let horizon: HorizonRow = wire::decode(&found.remove(mds::keys::HORIZON).unwrap()).unwrap();
             let map: ClusterMap = wire::decode(&found.remove(mds::keys::CLUSTER_MAP).unwrap()).unwrap();
-            assert!(horizon.doubting && map.client_key_revoked.0 != 0 && made.instead.len() == 3, "{made:?}");
+            assert!(horizon.doubting && map.client_key_revoked.0 != 0 && made.instead.len() == 5, "{made:?}");
             assert_eq!(found.len() as u64, made.saved.records, "attempt {attempt}");
             (found, made.aside)
         });
