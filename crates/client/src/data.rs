@@ -16,6 +16,7 @@ pub(crate) use migrate::Pace;
 use std::rc::Rc;
 
 use rt::Rt;
+use rt::sync::Semaphore;
 
 use crate::cut_numbers::CutNumbers;
 use crate::in_use::InUse;
@@ -38,6 +39,8 @@ pub struct Data {
     ahead: Rc<Readahead>,
     calls: CallStats,
     cut_numbers: CutNumbers,
+    /// Places for lock-aheads that nobody waits for.
+    lock_aheads: Semaphore,
     /// Reads leave access times alone.
     noatime: bool,
 }
@@ -55,6 +58,7 @@ impl Data {
             calls: CallStats::new(sessions.rt().wall()),
             ahead: common.ahead.clone(),
             cut_numbers: CutNumbers::default(),
+            lock_aheads: Semaphore::new(lock_ahead::BEHIND_MAX),
             sessions,
             osts,
             meta,

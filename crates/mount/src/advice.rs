@@ -90,12 +90,11 @@ impl StriaFs {
             }
             Some(OfLocks::Ahead { writes, background }) => {
                 let range = extent(&said);
-                let ask = |c: Rc<Client>| async move { c.data().lock_ahead(&file, writes, range).await };
                 if background {
-                    let asked = ask(self.client.clone());
-                    self.client.rt().spawn(async move { _ = asked.await });
+                    self.client.data().lock_ahead_behind(file, writes, range);
                     return Ok(());
                 }
+                let ask = |c: Rc<Client>| async move { c.data().lock_ahead(&file, writes, range).await };
                 return self.ask(caller, ask).await.map_err(errno);
             }
             None => {}

@@ -109,8 +109,11 @@ impl StriaFs {
             return self.unless_killed(caller, written).await;
         }
         let appends = file.flags() & libc::O_APPEND as u32 != 0;
-        let keep =
-            if appends { self.pieces.keep(self.client.rt(), file.id(), req.pid(), offset, len).await } else { None };
+        let keep = if appends {
+            self.pieces.keep((self.client.rt(), &self.syscalls), file.id(), req.pid(), offset, len).await
+        } else {
+            None
+        };
         let (file, data) = (file.clone(), data.to_vec());
         self.carry_out(
             caller,

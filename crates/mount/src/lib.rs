@@ -16,6 +16,7 @@ mod native;
 mod pieces;
 pub mod project;
 mod rings;
+mod syscall;
 mod writers;
 
 /// Sockets to which programs may send descriptors.
@@ -23,7 +24,7 @@ pub use ::native::pass;
 
 pub use crate::native::ServedNatively;
 pub use cred::Squash;
-pub use pieces::Count;
+pub use syscall::Syscall;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -47,6 +48,7 @@ pub struct StriaFs {
     /// Largest file that is cached by the kernel from its first open on.
     fitting_bytes: u64,
     is_dying: killed::Judge,
+    syscalls: syscall::Syscalls,
     pieces: pieces::Pieces,
     direct: direct::Direct,
     writers: writers::Writers,
@@ -89,6 +91,7 @@ impl StriaFs {
             kernel_cache,
             fitting_bytes: memory_bytes() / FITTING_PART,
             is_dying: killed::Judge::new(killed::is_dying),
+            syscalls: syscall::Syscalls::default(),
             pieces: pieces::Pieces::new(session.negotiated().max_write_bytes),
             direct: direct::Direct::new(session.negotiated().max_background),
             writers: writers::Writers::default(),
@@ -96,9 +99,9 @@ impl StriaFs {
             told,
         })
     }
-    /// How it is found out how much a caller's write(2) writes; for kernels whose callers are no processes of this machine.
-    pub fn measure_calls(&self, count_of: fn(u32) -> Count) {
-        self.pieces.set_count_of(count_of);
+    /// How it is found out which call a caller is in; for kernels whose callers are no processes of this machine.
+    pub fn tell_calls(&self, syscall_of: fn(u32) -> Syscall) {
+        self.syscalls.set(syscall_of);
     }
     /// Who asks. Not for requests that end an open: their callers may hold what finding out waits for, and nobody needs to know.
     async fn cred(&self, req: &Request<'_>) -> Cred {

@@ -581,6 +581,18 @@ pairs! {
             same("behind the cut", &get(&a.join(&name))?[5000..], &[0; 60_536])?;
         }
     }
+    an_asynchronous_write_that_fails_takes_nothing_from_others(a, b) {
+        let (x, y) = (open(&a.join("f"), O_RDWR | O_CREAT | O_DIRECT, 0o644)?, rw(&b.join("f"))?);
+        let theirs = pattern(7, 100_000);
+        pwrite(&y, &theirs, 0)?;
+        // Here the file was empty when anybody looked: what the kernel undoes then is not its to undo.
+        eq("result", aio_write_of_nothing(&x, 8192, 0)?, -i64::from(EFAULT))?;
+        for at in [a, b] {
+            same("what the other wrote", &get(&at.join("f"))?, &theirs)?;
+        }
+        ftruncate(&x, 5000)?;
+        eq("size", stat(&b.join("f"))?.st_size, 5000)?;
+    }
     own_stores_are_never_missed(a, b) {
         put(&a.join("f"), &[0; 8192])?;
         let (x, y) = (rw(&a.join("f"))?, rw(&b.join("f"))?);

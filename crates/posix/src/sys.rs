@@ -246,6 +246,53 @@ pub fn write_all(fd: &OwnedFd, mut data: &[u8]) -> Result<(), Failed> {
     Ok(())
 }
 
+/// An asynchronous write (io_submit(2)) from a place where no memory is; what it results in.
+///
+/// # Errors
+/// The errno of a call that sets it up.
+#[track_caller]
+pub fn aio_write_of_nothing(fd: &OwnedFd, len: u64, off: i64) -> Result<i64, Failed> {
+    /// As the kernel has it, in 64 bytes.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Iocb {
+        data: u64,
+        key: u32,
+        rw_flags: i32,
+        opcode: u16,
+        priority: i16,
+        fd: u32,
+        buffer: u64,
+        bytes: u64,
+        offset: i64,
+        reserved: u64,
+        flags: u32,
+        eventfd: u32,
+    }
+    const PWRITE: u16 = 1;
+    let (mut context, mut events) = (0u64, [0i64; 4]);
+    let mut asked =
+        Iocb { opcode: PWRITE, fd: fd.as_raw_fd() as u32, buffer: 4096, bytes: len, offset: off, ..Iocb::default() };
+    let mut list = [std::ptr::from_mut(&mut asked)];
+    // SAFETY: all that is pointed to lives through the calls, the request until its result was taken; nothing is written to its buffer.
+    let made = unsafe {
+        if libc::syscall(libc::SYS_io_setup, 1, &raw mut context) != 0 {
+            return Err(Failed::now("io_setup", &[]));
+        }
+        let begun = libc::syscall(libc::SYS_io_submit, context, 1, list.as_mut_ptr());
+        let wait = std::ptr::null_mut::<libc::timespec>();
+        let ended = if begun == 1 {
+            libc::syscall(libc::SYS_io_getevents, context, 1, 1, events.as_mut_ptr(), wait)
+        } else {
+            begun
+        };
+        let failed = Failed::now("io_submit", &[format!("{off}, {len} bytes")]);
+        libc::syscall(libc::SYS_io_destroy, context);
+        if ended == 1 { Ok(events[2]) } else { Err(failed) }
+    };
+    made
+}
+
 /// The whole file.
 ///
 /// # Errors

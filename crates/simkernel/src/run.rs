@@ -319,7 +319,7 @@ async fn mount(context: &Rc<Context>, config: &RunConfig, index: usize) -> Resul
     let fs = StriaFs::new(client.clone(), &session, Squash::default(), config.caching);
     // Its callers are no processes of this machine, and none of them dies.
     fs.judge_callers(|_| Some(false));
-    fs.measure_calls(|_| mount::Count::Unknown);
+    fs.tell_calls(|_| mount::Syscall::Unknown);
     let (rt, worker) = (client.rt().clone(), session.worker(Vec::new(), true));
     let own = rt.clone();
     rt.spawn(async move {

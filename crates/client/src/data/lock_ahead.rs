@@ -15,6 +15,10 @@ use crate::open_file::OpenFile;
 
 const PAGE: u64 = frames::FRAME_BYTES as u64;
 
+/// Lock-aheads under way at once that nobody waits for. Whoever wishes for more than servers give would else fill the client's memory,
+/// which all users of a host share.
+pub(super) const BEHIND_MAX: usize = 64;
+
 impl Data {
     /// Takes the locks on a range of a file, in whole pages, before they are needed: for writes, or for reads. They are no wider than the
     /// range.
@@ -38,6 +42,19 @@ impl Data {
                 return Ok(());
             }
         }
+    }
+
+    /// The same for a program that does not wait, and hears of no error. A wish beyond the 64 that are under way is forgotten: it
+    /// promises nothing.
+    pub fn lock_ahead_behind(self: &Rc<Self>, file: Rc<OpenFile>, writes: bool, extent: Extent) {
+        if !self.lock_aheads.try_acquire(1) {
+            return;
+        }
+        let data = self.clone();
+        self.rt.spawn(async move {
+            _ = data.lock_ahead(&file, writes, extent).await;
+            data.lock_aheads.add(1);
+        });
     }
 
     async fn lock_range(&self, s: &Striping, writes: bool, extent: Extent) -> Result<(), FsError> {

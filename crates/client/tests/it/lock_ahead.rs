@@ -84,3 +84,25 @@ fn locks_of_an_open_that_wants_them_narrow_leave_the_rest_to_others() {
         });
     }
 }
+
+#[test]
+fn of_locks_ahead_that_nobody_waits_for_a_bounded_number_is_under_way() {
+    const UNDER_WAY_MAX: u64 = 64;
+    let world = World::new(34, 1, OstConfig::default());
+    let (a, _) = world.client(|_| ());
+    world.run(Duration::from_secs(3600), async {
+        let file = create(&a, "f").await;
+        a.data().write(&file, 0, &[1; 4096]).await.unwrap();
+        let before = asked(&world, 0, "ldlm_enqueue");
+        let wishes = async |from: u64, count: u64| {
+            for page in from..from + count {
+                a.data().lock_ahead_behind(file.clone(), false, Extent::at(GIB + page * 8192, 4096));
+            }
+            world.sim.sleep(Duration::from_secs(10)).await;
+            asked(&world, 0, "ldlm_enqueue") - before
+        };
+        assert_eq!(wishes(0, 1000).await, UNDER_WAY_MAX, "each wish became a request");
+        // What has come gives its place to the next.
+        assert_eq!(wishes(2000, 1).await, UNDER_WAY_MAX + 1);
+    });
+}
