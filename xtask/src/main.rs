@@ -1,10 +1,11 @@
-//! Project tasks: `cargo xtask check | ci | deny | layers | pages | tidy | smoke | package`. What continuous integration checks, anyone can run.
+//! Project tasks: `cargo xtask check | ci | test | deny | layers | pages | tidy | smoke | package`. What continuous integration checks, anyone can run.
 mod deny;
 mod layers;
 mod package;
 mod pages;
 mod source;
 mod steps;
+mod tests;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use std::process::ExitCode;
 const USAGE: &str =
     "usage: cargo xtask check    everything that needs no mount: format, clippy, tidy, layers, deny, tests, scenario smoke
        cargo xtask ci       check, the tests that mount, and two minutes of torture
+       cargo xtask test     all tests, two programs at a time
        cargo xtask deny     what comes from outside: licences, sources, bans, reasons (deny.toml)
        cargo xtask layers   crates depend only on lower layers, and ARCHITECTURE.md shows the table (--write puts it there)
        cargo xtask pages    pages that are written from declarations say what these say (--write puts it there)
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
     let done = match task.as_str() {
         "check" => steps::check(&root),
         "ci" => steps::ci(&root),
+        "test" => tests::tests(&root),
         "deny" => deny::deny(&root),
         "layers" => layers::layers(&root, std::env::args().nth(2).is_some_and(|a| a == "--write")),
         "pages" => pages::pages(&root, std::env::args().nth(2).is_some_and(|a| a == "--write")),

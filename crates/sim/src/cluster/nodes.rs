@@ -210,7 +210,7 @@ async fn with_fast_tier(rt: &Rt, store: Rc<FileStore>, admission: String) -> Rc<
 }
 
 /// Runs `work` as a task of the process behind `rt`; `None` when that process ended first.
-async fn inside<T: 'static>(rt: &Rt, work: impl Future<Output = T> + 'static) -> Option<T> {
+async fn inside<T: 'static>(rt: &Rt, work: LocalFuture<T>) -> Option<T> {
     let (tx, rx) = rt::sync::oneshot();
     rt.spawn(async move { tx.send(work.await) });
     rx.await
@@ -330,11 +330,11 @@ impl Cluster {
         *node.rt.borrow_mut() = Some(rt.clone());
         let identity = ClientId(rt.random() << 8 | node.starts.get());
         let started = match id {
-            NodeId::Mds => inside(&rt, self.mds_role(rt.clone())).await,
-            NodeId::Oss(i) => inside(&rt, self.oss_role(rt.clone(), node.host().nid(OSS_PORT), i)).await,
+            NodeId::Mds => inside(&rt, Box::pin(self.mds_role(rt.clone()))).await,
+            NodeId::Oss(i) => inside(&rt, Box::pin(self.oss_role(rt.clone(), node.host().nid(OSS_PORT), i))).await,
             NodeId::Client(_) => {
                 node.identities.borrow_mut().push(identity);
-                inside(&rt, self.client_role(rt.clone(), identity, node.left.clone())).await
+                inside(&rt, Box::pin(self.client_role(rt.clone(), identity, node.left.clone()))).await
             }
             NodeId::Guest(_) => Some(Err("it starts with a key of its own".into())),
         };
@@ -495,10 +495,16 @@ impl Cluster {
         number_behind(&self.ost_param(index, &path).unwrap_or_default(), &format!("{client}: "))
     }
     /// Runs `work` on a client as a task of its process; `None` when it does not run, or died meanwhile.
-    pub async fn on<T: 'static>(&self, index: usize, work: impl AsyncFnOnce(Rc<Client>) -> T + 'static) -> Option<T> {
-        let client = self.client(index)?;
+    pub fn on<T: 'static>(
+        &self,
+        index: usize,
+        work: impl AsyncFnOnce(Rc<Client>) -> T + 'static,
+    ) -> LocalFuture<Option<T>> {
+        let Some(client) = self.client(index) else { return Box::pin(std::future::ready(None)) };
         let rt = client.rt().clone();
-        inside(&rt, async move { work(client).await }).await
+        // A hundred kinds of work: what holds them knows only what they result in.
+        let work: LocalFuture<T> = Box::pin(async move { work(client).await });
+        Box::pin(async move { inside(&rt, work).await })
     }
 
     /// Ends a node's process; with `power` its host, too.
@@ -677,7 +683,7 @@ impl Cluster {
             }
         };
         let rt = node.rt.borrow().clone().ok_or_else(|| format!("{id} does not run"))?;
-        let stopped = inside(&rt, work).await;
+        let stopped = inside(&rt, Box::pin(work)).await;
         self.kill(id, false);
         match stopped {
             Some(done) => done.map_err(|e| format!("{id} stops: {e}")),
