@@ -15,7 +15,7 @@ use types::{Fid, WallTime};
 
 use crate::keys;
 use crate::kv::{Key, KvBatch, KvError, MetaKv, seal, show_key, unseal};
-use crate::record::{ChangelogRow, Counters, FORMAT_VERSION, Inode, InodeFlags, PrecreateRow};
+use crate::record::{ChangelogGapRow, ChangelogRow, Counters, FORMAT_VERSION, Inode, InodeFlags, PrecreateRow};
 use crate::start::{PAGE_KEYS, StartError, get, read_superblock, ready};
 
 /// What a copy is for.
@@ -367,6 +367,7 @@ async fn put_in(rt: &Rt, file: &Arc<dyn BlockingFile>, kv: &Rc<dyn MetaKv>, kind
     let (mut superblock, mut batch, mut bytes) = (None, KvBatch::default(), 0);
     // Files without a name that stay, of which the copy may have the only list of objects.
     let mut kept = BTreeSet::new();
+    let mut last_change = 0;
     each_block(rt, file, async |pairs| {
         for (key, value) in pairs {
             bytes += key.len() + value.len();
@@ -384,7 +385,16 @@ async fn put_in(rt: &Rt, file: &Arc<dyn BlockingFile>, kv: &Rc<dyn MetaKv>, kind
                     }
                     batch.changes.insert(Key::from_slice(&key), Some(inode.value));
                 }
-                _ => drop(batch.changes.insert(Key::from_slice(&key), Some(put_back(&key, value)?))),
+                // Records of the changelog come before its row.
+                _ if key == keys::CHANGELOG => {
+                    batch.changes.insert(Key::from_slice(&key), Some(put_back_changelog(&value, last_change)?));
+                }
+                first => {
+                    if first == Some(&keys::CHANGE) {
+                        last_change = keys::last_u64(&key).unwrap_or(last_change);
+                    }
+                    batch.changes.insert(Key::from_slice(&key), Some(put_back(&key, value)?));
+                }
             }
             if batch.changes.len() >= RECORDS_PER_COMMIT || bytes >= BYTES_PER_COMMIT {
                 bytes = 0;
@@ -420,6 +430,18 @@ fn put_back_inode(key: &[u8], value: &[u8]) -> Result<PutBack, BackupError> {
     Ok(PutBack { value: inode.encode(), was_orphan })
 }
 
+/// The changelog as it is in a store that was put back, whose last record is `last`. Whoever followed it has seen records behind those of
+/// the copy: new ones come behind all of them. What lies between counts as no records, or every user would be too far behind.
+fn put_back_changelog(value: &[u8], last: u64) -> Result<Vec<u8>, BackupError> {
+    let damaged = || KvError::Corrupt { key: show_key(keys::CHANGELOG), why: "it cannot be read".into() };
+    let mut row: ChangelogRow = wire::decode(value).map_err(|_| damaged())?;
+    // The row is as old as what a user did last.
+    let first = row.next.max(last.saturating_add(1));
+    row.next = first.saturating_add(INDICES_SKIPPED);
+    row.gaps.push(ChangelogGapRow { first, next: row.next });
+    Ok(wire::encode(&row))
+}
+
 /// A record as it is in a store that was put back.
 fn put_back(key: &[u8], value: Vec<u8>) -> Result<Vec<u8>, BackupError> {
     let damaged = || KvError::Corrupt { key: show_key(key), why: "it cannot be read".into() };
@@ -427,11 +449,6 @@ fn put_back(key: &[u8], value: Vec<u8>) -> Result<Vec<u8>, BackupError> {
         Some(&keys::PRECREATE) => {
             let row: PrecreateRow = wire::decode(&value).map_err(|_| damaged())?;
             wire::encode(&PrecreateRow { newer: true, ..row })
-        }
-        _ if key == keys::CHANGELOG => {
-            // Whoever followed the changelog has seen records behind those of the copy: new ones come behind all of them.
-            let row: ChangelogRow = wire::decode(&value).map_err(|_| damaged())?;
-            wire::encode(&ChangelogRow { next: row.next + INDICES_SKIPPED, ..row })
         }
         _ if key == keys::BOOT => {
             let boot = u64::from_le_bytes(value.try_into().map_err(|_| damaged())?);

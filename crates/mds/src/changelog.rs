@@ -23,6 +23,7 @@ use crate::mds::Mds;
 use crate::record::{ChangelogRow, ChangelogUserRow, decode_row};
 use crate::service::Outcome;
 use crate::start::ready;
+use crate::store::Change;
 use crate::tx::Tx;
 
 /// Records of one page.
@@ -82,7 +83,14 @@ impl Changelog {
     }
     /// Records that are kept.
     pub fn records(&self) -> u64 {
-        self.next.get() - 1 - self.taken_in()
+        self.behind(self.taken_in())
+    }
+    /// Records behind this index. Indices that were skipped when the store was put back are none, and nobody is late by them.
+    fn behind(&self, index: u64) -> u64 {
+        let row = self.row.borrow();
+        let from = index.saturating_add(1);
+        let skipped = row.gaps.iter().map(|g| g.next.saturating_sub(g.first.max(from)));
+        self.next.get().saturating_sub(skipped.fold(from, u64::saturating_add))
     }
     /// Users.
     pub fn users(&self) -> u64 {
@@ -90,8 +98,16 @@ impl Changelog {
     }
     /// Whoever is too far behind.
     fn laggard(&self) -> Option<u32> {
-        let first = self.next.get().saturating_sub(1).saturating_sub(self.idle_indexes.get());
-        self.row.borrow().users.iter().find(|u| u.index < first).map(|u| u.user)
+        let most = self.idle_indexes.get();
+        self.row.borrow().users.iter().find(|u| self.behind(u.index) > most).map(|u| u.user)
+    }
+    /// The row as it is now.
+    fn saved(&self) -> Change {
+        let mut row = self.row.borrow_mut();
+        row.next = self.next.get();
+        let ChangelogRow { users, gaps, .. } = &mut *row;
+        gaps.retain(|g| users.iter().any(|u| u.index.saturating_add(1) < g.next));
+        (keys::plain(keys::CHANGELOG), Some(wire::encode(&*row)))
     }
     fn user(&self, user: u32) -> Option<Ref<'_, ChangelogUserRow>> {
         Ref::filter_map(self.row.borrow(), |row| row.users.iter().find(|u| u.user == user)).ok()
@@ -294,10 +310,7 @@ impl Mds {
     }
 
     fn save_changelog(&self) {
-        let log = &self.changelog;
-        log.row.borrow_mut().next = log.next();
-        let row = wire::encode(&*log.row.borrow());
-        self.store.apply([(keys::plain(keys::CHANGELOG), Some(row))], 0, 0);
+        self.store.apply([self.changelog.saved()], 0, 0);
     }
 
     /// Records were written just now: a user that is too far behind for them goes.

@@ -338,6 +338,13 @@ wire::message! {
         /// When it last said how far it is.
         seen: WallTime,
     }
+    /// Indices of the changelog that no record has, for the store was put back from a copy.
+    ChangelogGapRow {
+        /// The first of them.
+        first: u64,
+        /// The index behind the last of them.
+        next: u64,
+    }
     /// The changelog, beside its records.
     ChangelogRow {
         /// No record with this index or a higher one was written before this row.
@@ -348,6 +355,8 @@ wire::message! {
         last_removed: u64,
         /// Its users, as they came.
         users: Vec<ChangelogUserRow>,
+        /// Gaps that some user has not come past yet, in order: one for each time that the store was put back.
+        gaps: Vec<ChangelogGapRow>,
     }
     /// What one OST may let an id have, and what that has there.
     ShareRow {

@@ -3,8 +3,10 @@ use std::path::Path;
 use std::rc::Rc;
 
 use types::{Fid, ObjectId, OstIndex};
+use wire::changelog::ChangelogAct;
 use wire::connect::ParamsRequest;
 
+use super::changelog::{all, ask, name, page, param, register};
 use super::harness::Fs;
 use crate::backup::{self, BackupError, Header, Kind};
 use crate::check::check;
@@ -230,6 +232,61 @@ fn files_without_a_name_keep_their_objects_in_a_store_that_was_put_back() {
         }
         assert_eq!(report.objects.into_keys().collect::<Vec<_>>(), all);
     });
+}
+
+/// Records of the changelog that are kept, as the metric has it.
+fn kept(fs: &Fs) -> String {
+    param(fs, "mdd.*.changelog_records", None).unwrap()
+}
+/// The file system as it is in a copy that is made of it now.
+fn put_back(fs: Fs, path: &str) -> Fs {
+    fs.sync();
+    write(&fs, path).unwrap();
+    let kv = restore(&fs, path, (77, 5)).unwrap();
+    fs.on(kv)
+}
+
+#[test]
+fn users_of_the_changelog_go_on_where_they_were_in_a_store_that_was_put_back_however_often() {
+    let fs = Fs::new();
+    let cl = register(&fs, 1);
+    (0..3).for_each(|i| assert!(fs.mkdir(Fid::ROOT, &format!("d{i}")).is_ok()));
+    ask(&fs, ChangelogAct::Clear, cl, 1, 0).unwrap();
+    fs.mkdir(Fid::ROOT, "d3").unwrap();
+    let fs = put_back(fs, FILE);
+    assert_eq!(kept(&fs), "3");
+    fs.mkdir(Fid::ROOT, "e").unwrap();
+    fs.world.settle();
+    let written = |fs: &Fs| (page(fs, 1).written, all(fs, 1).iter().map(name).collect::<Vec<_>>(), kept(fs));
+    let names = |of: &[&str]| of.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(written(&fs), (true, names(&["d1", "d2", "d3", "e"]), "4".into()));
+    // Once more, before the user has come past the gap, and after another start.
+    let fs = put_back(fs.crash(), "/second");
+    fs.mkdir(Fid::ROOT, "f").unwrap();
+    fs.world.settle();
+    assert_eq!(written(&fs), (true, names(&["d1", "d2", "d3", "e", "f"]), "5".into()));
+    let indices: Vec<u64> = all(&fs, 1).iter().map(|r| r.index).collect();
+    assert!(indices[2] == 4 && indices[3] > 1 << 40 && indices[4] > 2 << 40, "{indices:?}");
+    // In a gap, where programs are that have read what came after the copy; behind it; at the end.
+    for (index, left) in [(1000, "2"), (indices[3], "1"), (0, "0")] {
+        ask(&fs, ChangelogAct::Clear, cl, index, 0).unwrap();
+        assert_eq!(kept(&fs), left);
+    }
+}
+
+#[test]
+fn a_user_of_a_store_that_was_put_back_is_removed_when_it_is_behind_by_records() {
+    let fs = Fs::new();
+    let cl = register(&fs, 1);
+    (0..3).for_each(|i| assert!(fs.mkdir(Fid::ROOT, &format!("d{i}")).is_ok()));
+    let fs = put_back(fs, FILE);
+    param(&fs, "mdd.*.changelog_max_idle_indexes", Some("5")).unwrap();
+    for (more, there) in [("e", true), ("f", true), ("g", false)] {
+        fs.mkdir(Fid::ROOT, more).unwrap();
+        fs.world.settle();
+        let users = param(&fs, "mdd.*.changelog_users", None).unwrap();
+        assert_eq!(users.contains(&format!("cl{cl} ")), there, "{more}: {users}");
+    }
 }
 
 fn objects(fs: &Fs) -> Vec<ObjectId> {

@@ -12,20 +12,20 @@ const ROOT: Fid = Fid::ROOT;
 const EXCHANGED: u16 = ChangeRecord::EXCHANGED;
 const LAST_NAME: u16 = ChangeRecord::LAST_NAME;
 
-fn ask(fs: &Fs, act: ChangelogAct, user: u32, index: u64, id: u64) -> Result<(u32, u64), (i32, String)> {
+pub(super) fn ask(fs: &Fs, act: ChangelogAct, user: u32, index: u64, id: u64) -> Result<(u32, u64), (i32, String)> {
     let r: ChangelogUserReply = fs.call(Op::ChangelogUser, &ChangelogUserRequest { id, act, user, index }).unwrap();
     match r.errno {
         0 => Ok((r.user, r.index)),
         errno => Err((i32::from(errno), String::from_utf8_lossy(&r.why).into_owned())),
     }
 }
-fn register(fs: &Fs, id: u64) -> u32 {
+pub(super) fn register(fs: &Fs, id: u64) -> u32 {
     ask(fs, ChangelogAct::Register, 0, 0, id).unwrap().0
 }
-fn page(fs: &Fs, from: u64) -> ChangelogReply {
+pub(super) fn page(fs: &Fs, from: u64) -> ChangelogReply {
     fs.call(Op::Changelog, &ChangelogRequest { from }).unwrap()
 }
-fn all(fs: &Fs, from: u64) -> Vec<ChangeRecord> {
+pub(super) fn all(fs: &Fs, from: u64) -> Vec<ChangeRecord> {
     let (mut all, mut next) = (Vec::new(), from);
     loop {
         let records = page(fs, next).records;
@@ -34,7 +34,7 @@ fn all(fs: &Fs, from: u64) -> Vec<ChangeRecord> {
         all.extend(records);
     }
 }
-fn name(r: &ChangeRecord) -> String {
+pub(super) fn name(r: &ChangeRecord) -> String {
     String::from_utf8_lossy(&r.name).into_owned()
 }
 /// Records that the store has, whoever may see them.
@@ -42,7 +42,7 @@ fn kept(fs: &Fs) -> usize {
     let (from, to) = (keys::change(0), keys::end_of(&[keys::CHANGE]));
     fs.world.run(fs.mds.store().scan(&from, &to, 10_000)).unwrap().0.len()
 }
-fn param(fs: &Fs, pattern: &str, value: Option<&str>) -> Result<String, String> {
+pub(super) fn param(fs: &Fs, pattern: &str, value: Option<&str>) -> Result<String, String> {
     let q = wire::connect::ParamsRequest {
         pattern: pattern.into(),
         value: value.map(Into::into),
