@@ -367,7 +367,9 @@ impl Mds {
                 }
                 continue;
             }
-            self.store.apply(rows.into_iter().map(|(key, _): (Key, _)| (key, None)), 0, 0);
+            // The row tells of their indices when the records do not any more; it may have been lost.
+            let gone = rows.into_iter().map(|(key, _): (Key, _)| (key, None));
+            self.store.apply(gone.chain([self.changelog.saved()]), 0, 0);
             // Others' changes go before the next step.
             self.store.sync().await?;
         }

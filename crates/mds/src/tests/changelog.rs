@@ -193,6 +193,35 @@ fn a_user_that_stays_too_far_behind_goes_and_the_mask_says_what_is_written() {
     assert_eq!(ask(&fs, ChangelogAct::Clear, quick, 6, 0), Ok((quick, 6)));
 }
 
+#[test]
+fn records_whose_row_is_lost_go_and_neither_they_nor_their_indices_come_again() {
+    let fs = Fs::new();
+    register(&fs, 1);
+    (0..4).for_each(|i| assert!(fs.mkdir(ROOT, &format!("old{i}")).is_ok()));
+    fs.sync();
+    let mut fs = fs;
+    // A user comes at the first start without the row, or at the second, when no record is left either.
+    for (round, starts) in [(1u64, 1), (2, 2)] {
+        let before = all(&fs, 1).last().unwrap().index;
+        fs.kv.tamper(|map| drop(map.remove(keys::CHANGELOG).unwrap()));
+        for _ in 0..starts {
+            fs = fs.crash();
+            fs.world.settle();
+            assert_eq!((kept(&fs), page(&fs, 1).written), (0, false), "nobody waits for them");
+        }
+        register(&fs, 1 + round);
+        assert!(all(&fs, 1).is_empty());
+        fs.mkdir(ROOT, &format!("new{round}")).unwrap();
+        fs.sync();
+        for _ in 0..2 {
+            let shown: Vec<(u64, String)> = all(&fs, 1).iter().map(|r| (r.index, name(r))).collect();
+            assert_eq!(shown, [(before + 1, format!("new{round}"))]);
+            fs = fs.crash();
+            fs.world.settle();
+        }
+    }
+}
+
 /// All names of the file system.
 fn walk(fs: &Fs) -> (Names, Vec<Fid>) {
     let (mut tree, mut dirs, mut at) = (Names::new(), vec![ROOT], 0);
