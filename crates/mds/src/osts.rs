@@ -34,6 +34,8 @@ const FORGET_INTERVAL: Duration = Duration::from_secs(1);
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 /// Pause after an OST refused what it is owed.
 const PAY_PAUSE: Duration = Duration::from_secs(1);
+/// Pause after an OST made no objects: its disk may be full, and what it is owed frees space.
+const FILL_PAUSE: Duration = Duration::from_secs(1);
 /// How long an OST that is about to be replaced has to say that it is well.
 const LOOK_WITHIN: Duration = Duration::from_secs(2);
 
@@ -299,8 +301,9 @@ impl Mds {
     }
 
     async fn tend(self: Rc<Self>, link: Rc<OstLink>) {
-        let (mut in_step_with, mut quotas_of) = (0, 0);
-        let (mut asked_space, mut forgot, mut pay_from) = (Instant::ZERO, Instant::ZERO, Instant::ZERO);
+        let (mut in_step_with, mut filled_of, mut quotas_of) = (0, 0, 0);
+        let (mut asked_space, mut forgot) = (Instant::ZERO, Instant::ZERO);
+        let (mut fill_from, mut pay_from) = (Instant::ZERO, Instant::ZERO);
         while !self.stopped.get() && !link.closed.get() {
             let kick = link.kick.wait();
             let session = link.sessions.get();
@@ -310,22 +313,25 @@ impl Mds {
                 continue;
             };
             link.try_aside_again(self.rt.now());
+            let is_low = self.pools.borrow().get(link.ost).is_some_and(Pool::is_low);
             let step = if in_step_with != session {
-                self.pools.borrow_mut().update(link.ost, |p| p.in_sync = false);
-                link.take_up_aside();
-                link.redo_owed();
-                let told = self.tell_ost_revoked(&*port).await;
-                let filled = if told.is_ok() { self.fill(&link, &*port, true).await } else { told };
-                match filled {
+                match self.get_in_step(&link, &*port).await {
                     Ok(()) => {
-                        in_step_with = session;
+                        (in_step_with, fill_from) = (session, Instant::ZERO);
                         self.note_back(link.ost);
                         self.tell_ost_settings(&*port).await
                     }
                     failed => failed,
                 }
-            } else if self.pools.borrow().get(link.ost).is_some_and(Pool::is_low) {
-                self.fill(&link, &*port, false).await
+            } else if (is_low || filled_of != session) && self.rt.now() >= fill_from {
+                let ran_low = filled_of == session;
+                filled_of = session;
+                let filled = self.fill(&link, &*port, ran_low).await;
+                if filled.is_err() {
+                    // So long the rest has its turn.
+                    fill_from = self.rt.now() + FILL_PAUSE;
+                }
+                filled
             } else if quotas_of != session {
                 let heard = self.hear_quotas(&link, &*port).await;
                 quotas_of = if heard.is_ok() { session } else { quotas_of };
@@ -349,7 +355,7 @@ impl Mds {
                     failed => failed,
                 }
             } else {
-                let is_idle = link.paid.borrow().is_empty() && !self.has_owed(&link);
+                let is_idle = link.paid.borrow().is_empty() && !self.has_owed(&link) && !is_low;
                 let idle = if is_idle { STATFS_INTERVAL } else { FORGET_INTERVAL };
                 self.rt.timeout(idle, kick).await;
                 continue;
@@ -361,25 +367,53 @@ impl Mds {
         }
     }
 
-    /// Brings objects into being: behind the last used one, after removing orphans when `first`.
-    async fn fill(self: &Rc<Self>, link: &OstLink, port: &dyn OstPort, first: bool) -> Result<(), FsError> {
+    /// The first thing in a session: the OST hears what is revoked and removes orphans, and is used from then on. It makes no objects
+    /// in that, for which its disk may have no space: all else that is dealt with in a session would have to wait for them.
+    async fn get_in_step(self: &Rc<Self>, link: &OstLink, port: &dyn OstPort) -> Result<(), FsError> {
+        self.pools.borrow_mut().update(link.ost, |p| p.in_sync = false);
+        link.take_up_aside();
+        link.redo_owed();
+        self.tell_ost_revoked(port).await?;
         if self.pools.borrow().get(link.ost).is_some_and(|p| p.newer) {
             self.keep_newer(link, port).await?;
         }
-        let Some((used, want)) = self.pools.borrow().get(link.ost).map(|p| (p.used, p.want)) else { return Ok(()) };
-        let request = PrecreateRequest {
-            seq: ObjectId::seq_of(link.ost),
-            last_used: used,
-            count: want,
-            orphans: first,
-            epoch: self.boot,
-        };
-        if first && !types::planted!("removed-unconfirmed") {
+        if !types::planted!("removed-unconfirmed") {
             // What a server that was replaced does not know of is not to be removed.
             self.confirm_store().await?;
         }
+        let Some(reply) = self.ask_objects(link, port, 0, true).await? else { return Ok(()) };
+        // The ceiling gets onto stable storage when objects are made, before any is given out.
+        self.pools.borrow_mut().update(link.ost, |p| {
+            // What lay between is gone for good.
+            p.used = p.used.max(reply.first.saturating_sub(1));
+            (p.last, p.ceiling) = (p.used, p.ceiling.max(reply.last));
+            p.in_sync = true;
+            note_space(p, &reply.statfs);
+        });
+        // Whoever waits for one that says that it takes no files looks for another.
+        self.pool_filled.notify();
+        Ok(())
+    }
+
+    /// Asks for objects behind the last used one; `None`: the OST has left.
+    async fn ask_objects(
+        &self,
+        link: &OstLink,
+        port: &dyn OstPort,
+        count: u32,
+        orphans: bool,
+    ) -> Result<Option<PrecreateReply>, FsError> {
+        let Some(last_used) = self.pools.borrow().get(link.ost).map(|p| p.used) else { return Ok(None) };
+        let seq = ObjectId::seq_of(link.ost);
+        let request = PrecreateRequest { seq, last_used, count, orphans, epoch: self.boot };
         let body = port.call(Op::OstPrecreate, wire::encode(&request)).await?;
-        let reply: PrecreateReply = wire::decode(&body).map_err(FsError::from)?;
+        Ok(Some(wire::decode(&body).map_err(FsError::from)?))
+    }
+
+    /// Brings objects into being, behind the last used one; more next time if `ran_low`.
+    async fn fill(self: &Rc<Self>, link: &OstLink, port: &dyn OstPort, ran_low: bool) -> Result<(), FsError> {
+        let Some((used, want)) = self.pools.borrow().get(link.ost).map(|p| (p.used, p.want)) else { return Ok(()) };
+        let Some(reply) = self.ask_objects(link, port, want, false).await? else { return Ok(()) };
         let row = self.pools.borrow_mut().update(link.ost, |p| {
             // What lay between is gone for good.
             p.used = p.used.max(reply.first.saturating_sub(1));
@@ -396,7 +430,7 @@ impl Mds {
             if p.ready() == 0 {
                 p.state |= 1 << 2;
             }
-            let grow = !first && want < READY_MAX;
+            let grow = ran_low && want < READY_MAX;
             p.want = if grow { want * 2 } else { p.want.max(READY_MIN) };
         });
         self.pool_filled.notify();
@@ -410,10 +444,7 @@ impl Mds {
     /// all that exist, and nothing is removed.
     async fn keep_newer(self: &Rc<Self>, link: &OstLink, port: &dyn OstPort) -> Result<(), FsError> {
         let Some(used) = self.pools.borrow().get(link.ost).map(|p| p.used) else { return Ok(()) };
-        let seq = ObjectId::seq_of(link.ost);
-        let request = PrecreateRequest { seq, last_used: used, count: 0, orphans: false, epoch: self.boot };
-        let body = port.call(Op::OstPrecreate, wire::encode(&request)).await?;
-        let reply: PrecreateReply = wire::decode(&body).map_err(FsError::from)?;
+        let Some(reply) = self.ask_objects(link, port, 0, false).await? else { return Ok(()) };
         if reply.last > used {
             tracing::warn!(ost = %link.ost, used, last = reply.last,
                 "it has objects that are newer than this metadata store: they stay, 'stria fsck --repair' finds their data a place");

@@ -221,6 +221,35 @@ fn an_ost_that_registers_again_after_the_store_was_full_is_used() {
     assert!(used.contains(&2), "{used:?}");
 }
 
+#[test]
+fn osts_without_space_for_objects_destroy_what_is_removed_after_a_restart_too_and_make_objects_when_there_is_some() {
+    let fs = Fs::new();
+    fs.osts.no_room.set(true);
+    // Their pools run low.
+    for i in 0..100 {
+        fs.create(ROOT, &format!("f{i}")).unwrap();
+    }
+    let unlink = |fs: &Fs, which: std::ops::Range<usize>| {
+        let object = |i: usize| layout_of(fs, fs.walk(&format!("f{i}")).unwrap()).objects()[0].object;
+        let objects: Vec<types::ObjectId> = which.clone().map(object).collect();
+        which.for_each(|i| fs.unlink(ROOT, &format!("f{i}")).unwrap());
+        fs.sync();
+        fs.pass(5);
+        let destroyed = fs.osts.destroyed.borrow();
+        objects.iter().filter(|o| destroyed.contains(o)).count()
+    };
+    assert_eq!(unlink(&fs, 0..60), 60);
+    let fs = fs.crash();
+    let told = fs.osts.told.get();
+    assert_eq!(unlink(&fs, 60..100), 40);
+    assert!(fs.osts.told.get() > told, "and hear of quotas");
+    assert_eq!(fs.create(ROOT, "g").unwrap_err(), FsError::NoSpace);
+    fs.osts.no_room.set(false);
+    fs.pass(2);
+    assert!(fs.mds.pools.borrow().all().iter().all(|p| p.ready() > 0));
+    fs.create(ROOT, "g").unwrap();
+}
+
 /// A change of the map meets a store that fails, and is asked for again. What the second answer says.
 fn asked_again_of_a_store_that_fails(bug: Option<&'static str>, op: Op, q: &ParamsRequest) -> Result<(), String> {
     types::planted::plant(bug);

@@ -29,6 +29,8 @@ pub struct FakeOsts {
     pub precreates: RefCell<Vec<PrecreateRequest>>,
     pub down: RefCell<bool>,
     pub full: RefCell<bool>,
+    /// They have no space to make objects.
+    pub no_room: std::cell::Cell<bool>,
     /// What they were told of owners, in order.
     pub owned: RefCell<Vec<Ownership>>,
     /// Bytes that each has on each OST, and its share there.
@@ -92,6 +94,9 @@ impl OstPort for FakePort {
                 let mut lasts = self.all.last.borrow_mut();
                 let exists = lasts.entry(self.ost).or_default();
                 let first = q.last_used.max(if q.orphans { *exists } else { 0 }) + 1;
+                if self.all.no_room.get() && first - 1 + q.count > *exists {
+                    return Box::pin(std::future::ready(Err(FsError::NoSpace)));
+                }
                 let last = (first - 1 + q.count).max(*exists);
                 *exists = last;
                 self.all.precreates.borrow_mut().push(q);
