@@ -20,6 +20,8 @@ pub(crate) struct Grants {
     /// Bytes of grant that came with writes and that the client's book does not have: a restarted target did not promise anew what
     /// dirty pages had taken. In the client's own book they count against what it is given next, and so they do here.
     owed: BTreeMap<ClientId, u64>,
+    /// Bytes of what a target's last server had promised that could not be promised anew: programs were answered on the strength of it.
+    lost: BTreeMap<ClientId, u64>,
     /// The latest requests with which clients gave some back.
     returned: BTreeMap<ClientId, VecDeque<Xid>>,
 }
@@ -29,8 +31,17 @@ pub(crate) struct Grants {
 pub(crate) struct Used {
     /// Bytes of it that were promised: their space is there.
     pub backed: u64,
-    /// Bytes of it that the target's last server had promised, and this one could not.
+    /// Bytes of it that are not in the book: the target's last server had promised them, and this one could not, or nobody had.
     owed: u64,
+    /// Those among them that are known to have been promised by the last server.
+    lost: u64,
+}
+
+impl Used {
+    /// Bytes of it that somebody promised, whether their space is there or not. What the client only says is none of it.
+    pub fn promised(&self) -> u64 {
+        self.backed + self.lost
+    }
 }
 
 /// Requests of one client that are remembered: far more than it has under way.
@@ -61,7 +72,7 @@ impl Grants {
         let Some(have) = self.clients.get_mut(&client) else { return Used::default() };
         let backed = used.min(*have);
         if types::planted!("grant-leaked") {
-            return Used { backed, owed: 0 };
+            return Used { backed, ..Used::default() };
         }
         *have -= backed;
         self.total -= backed;
@@ -70,7 +81,17 @@ impl Grants {
             let all = self.owed.entry(client).or_default();
             *all = all.saturating_add(owed);
         }
-        Used { backed, owed }
+        let lost = owed.min(self.lost.get(&client).copied().unwrap_or(0));
+        self.find_lost(client, lost);
+        Used { backed, owed, lost }
+    }
+    /// So much of what a client had been promised before is used up.
+    fn find_lost(&mut self, client: ClientId, bytes: u64) {
+        let Some(lost) = self.lost.get_mut(&client) else { return };
+        *lost -= bytes;
+        if *lost == 0 {
+            self.lost.remove(&client);
+        }
     }
     /// A client gives some back. Its request may come again over another connection.
     pub fn take_back(&mut self, client: ClientId, request: Xid, bytes: u64) {
@@ -93,6 +114,9 @@ impl Grants {
         if let Some(have) = self.clients.get_mut(&client) {
             *have += used.backed;
             self.total += used.backed;
+            if used.lost > 0 {
+                *self.lost.entry(client).or_default() += used.lost;
+            }
         }
         self.pay(client, used.owed);
     }
@@ -125,12 +149,18 @@ impl Grants {
         let more = promised.saturating_sub(self.of(client)).min(free.saturating_sub(self.total())) & !4095;
         *self.clients.entry(client).or_default() += more;
         self.total += more;
+        self.lost.remove(&client);
+        let lost = promised.saturating_sub(self.of(client));
+        if lost > 0 {
+            self.lost.insert(client, lost);
+        }
     }
     /// A client is gone.
     pub fn forget(&mut self, client: ClientId) {
         self.total -= self.clients.remove(&client).unwrap_or(0);
         self.missing.remove(&client);
         self.owed.remove(&client);
+        self.lost.remove(&client);
         self.returned.remove(&client);
     }
     /// Everyone with what they hold.
@@ -185,6 +215,24 @@ mod tests {
             let more = g.extend(client, 64 * MIB, 64 * MIB, 1 << 30);
             assert_eq!(g.of(client), more - 3 * PAGE, "three pages came without a promise");
         }
+    }
+
+    #[test]
+    fn what_a_client_says_was_promised_only_as_far_as_it_was_by_this_server_or_the_last_one() {
+        const PAGE: u64 = 4096;
+        let (client, mut g) = (ClientId(1), Grants::default());
+        g.extend(client, 2 * PAGE, 2 * PAGE, 1 << 30);
+        assert_eq!(g.consume(client, 1).promised(), 1);
+        assert_eq!(g.consume(client, 1 << 40).promised(), 2 * PAGE - 1, "what it has, and no more");
+        // A restart without room: five of eight pages are promised anew.
+        g.forget(client);
+        g.restore(client, 8 * PAGE, 5 * PAGE);
+        let first = g.consume(client, 6 * PAGE);
+        assert_eq!((first.backed, first.promised()), (5 * PAGE, 6 * PAGE));
+        g.give_back(client, first);
+        assert_eq!(g.consume(client, 6 * PAGE), first, "it was not carried out, and comes again");
+        assert_eq!(g.consume(client, 6 * PAGE).promised(), 2 * PAGE, "that was all");
+        assert_eq!((g.consume(client, PAGE).promised(), g.lost.len()), (0, 0));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use types::FsError;
 use wire::connect::{Lasting, ParamsRequest};
 use wire::lock::{EnqueueRequest, Kind, Mode};
 use wire::mdt::OpenRequest;
-use wire::ost::ReadRequest;
+use wire::ost::{ReadRequest, SetattrRequest};
 use wire::{Class, Flags, Header, Op};
 
 use crate::capability::{About, CAPABILITY_BYTES, CapabilityKey, about};
@@ -107,11 +107,18 @@ fn locks_to_change(q: &EnqueueRequest) -> bool {
     q.lock.kind == Kind::Extent && matches!(q.lock.mode, Mode::Cw | Mode::Pw | Mode::Ex | Mode::Group)
 }
 
-/// Whether a request is for administrators and servers alone: what changes servers, moves targets, or makes and destroys
-/// objects in the metadata server's name.
+/// Bit of an `OstSetattr` request that gives the object to somebody else.
+const SETS_OWNER: u32 = 1;
+
+/// Whether a request is for administrators and servers alone: what changes servers, moves targets, makes and destroys objects in the
+/// metadata server's name, or says whose an object is. That is the metadata server's word: a client's would stand above it, past what the
+/// client's credential makes of ids, and its space would count for whomever the client names.
 fn needs_administrator(op: Op, body: &[u8]) -> bool {
-    op.is(Class::ADMINISTRATOR)
-        || op == Op::Params && of(body, |q: ParamsRequest| q.value.is_some() || q.lasting != Lasting::No)
+    match op {
+        Op::Params => of(body, |q: ParamsRequest| q.value.is_some() || q.lasting != Lasting::No),
+        Op::OstSetattr => of(body, |q: SetattrRequest| q.valid & SETS_OWNER != 0),
+        op => op.is(Class::ADMINISTRATOR),
+    }
 }
 
 /// The capability that a request brings along, taken off its body; empty: none.
@@ -177,6 +184,16 @@ mod tests {
         for op in [Op::MdtCut, Op::MdtSwap, Op::OstPromise, Op::OstPrecreate, Op::MapChange] {
             assert!(matches!(does(op), Does::Change), "{op:?}");
         }
+    }
+
+    #[test]
+    fn whose_an_object_is_only_servers_say() {
+        let sets = |valid| {
+            needs_administrator(Op::OstSetattr, &wire::encode(&SetattrRequest { valid, ..SetattrRequest::default() }))
+        };
+        assert!([1, 3, 5, u32::MAX].iter().all(|valid| sets(*valid)));
+        assert!(![0, 2, 4, 6].iter().any(|valid| sets(*valid)), "times are set by clients");
+        assert!(needs_administrator(Op::OstOwn, &[]) && !needs_administrator(Op::OstSetattr, b"damaged"));
     }
 
     #[test]

@@ -27,6 +27,18 @@ pub(crate) fn is_slot(slot: u16) -> bool {
 /// Marks requests of the recovery dialogue, which use no slot.
 pub(crate) const NO_SLOT: u16 = u16::MAX;
 
+/// Who began a session, or continued it since the target's start.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) enum Opener {
+    /// Nobody since the target's start: its store knows it.
+    #[default]
+    Unknown,
+    /// An administrator or a server.
+    Administrator,
+    /// Whoever has the credential of this number, or [`CLIENT_KEY`].
+    Credential(u64),
+}
+
 /// What a slot remembers of the last state-changing request it carried: enough to answer it again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplyRecord {
@@ -133,6 +145,8 @@ pub struct Export {
     pub(crate) role: Cell<Role>,
     /// What the present connection's credential allows, if it has proved one.
     pub(crate) limits: RefCell<Option<Arc<Limits>>>,
+    /// Whose key opened it.
+    pub(crate) opener: Cell<Opener>,
     /// A task ends the session when its credential does.
     pub(crate) is_timed: Cell<bool>,
     /// Requests without an answer, and the bytes of their bodies.
@@ -176,6 +190,7 @@ impl Export {
             boot: Cell::new(0),
             role: Cell::new(Role::Client),
             limits: RefCell::default(),
+            opener: Cell::default(),
             is_timed: Cell::new(false),
             running: Cell::new(0),
             body_bytes: Cell::new(0),

@@ -36,4 +36,4 @@ pub use import::{AdaptiveTimeouts, CallOptions, Callbacks, Import, ImportConfig,
 pub use quiet::{HeldSet, Leaving, Quiet, watch_quiet};
 pub use reception::Reception;
 pub use recovery::RecoveryControl;
-pub use server::{Server, ServerConfig, Service, SessionRecord};
+pub use server::{SESSIONS_OF_CREDENTIAL_MAX, Server, ServerConfig, Service, SessionRecord};

@@ -13,8 +13,9 @@ use wire::{Class, Flags, Header, Op, WireError};
 
 use crate::admission;
 use crate::auth::{Binding, ClusterKey};
+use crate::credential::CLIENT_KEY;
 use crate::door::{Door, HANDSHAKE_WITHIN};
-use crate::export::{Arrived, Export, ReplyRecord, Request, SLOTS_MAX, is_slot};
+use crate::export::{Arrived, Export, Opener, ReplyRecord, Request, SLOTS_MAX, is_slot};
 use crate::incoming::Incoming;
 use crate::recovery::{Recovery, RecoveryControl};
 use crate::sessions::{Changing, close, evict, gone};
@@ -160,6 +161,14 @@ impl Target {
             out.await;
         }
     }
+    /// Sessions that are somebody's, or may be: whose those are that have not come back after a restart, and those that are being
+    /// opened or ended, is not asked. Who has to come again for their sake does so for the recovery window at most.
+    fn sessions_of(&self, opener: Opener) -> usize {
+        let exports = self.exports.borrow();
+        let may_be = |e: &&Rc<Export>| [opener, Opener::Unknown].contains(&e.opener.get());
+        let own = exports.values().filter(may_be).count();
+        own + self.changing.under_way()
+    }
     /// Whether requests are in service.
     pub(crate) fn serves(&self) -> bool {
         self.exports.borrow().values().any(|e| e.running.get() > 0)
@@ -183,6 +192,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Clients whose evictions a target counts; beyond it the lowest ids are forgotten.
 pub(crate) const EVICTED_MAX: usize = 4096;
 
+/// Sessions at one target that one credential may have, unless [`Server::set_sessions_of_credential_max`] says otherwise. A credential
+/// is one host's, which has a session for each mount and command that runs: this is far more, also where some hundred hosts share one,
+/// and far less than a server has descriptors, whose other clients go on. The key of all clients has no such bound: clusters of any
+/// size mount with it, and whoever has it is trusted with every file.
+pub const SESSIONS_OF_CREDENTIAL_MAX: usize = 4096;
+
 /// The targets of one process and their listeners.
 pub struct Server {
     pub(crate) rt: Rt,
@@ -192,6 +207,9 @@ pub struct Server {
     stopping: Cell<bool>,
     stopped: Event,
     limit_breaches: Cell<u64>,
+    /// See [`Server::set_sessions_of_credential_max`].
+    sessions_of_credential_max: Cell<usize>,
+    sessions_limit_hits: Cell<u64>,
     /// Targets that were taken out, each with its evictions, by client.
     earlier: RefCell<BTreeMap<String, BTreeMap<ClientId, u64>>>,
     /// A target was taken out.
@@ -210,6 +228,8 @@ impl Server {
             stopping: Cell::new(false),
             stopped: Event::new(),
             limit_breaches: Cell::new(0),
+            sessions_of_credential_max: Cell::new(SESSIONS_OF_CREDENTIAL_MAX),
+            sessions_limit_hits: Cell::new(0),
             earlier: RefCell::default(),
             fewer: Event::new(),
         })
@@ -475,6 +495,28 @@ impl Server {
     #[must_use]
     pub fn limit_breaches(&self) -> u64 {
         self.limit_breaches.get()
+    }
+
+    /// Says how many sessions one credential may have at each target, [`SESSIONS_OF_CREDENTIAL_MAX`] by default. One more is refused
+    /// until one ends, and its client comes again. Those of servers, and those of the key of all clients, are not bounded.
+    pub fn set_sessions_of_credential_max(&self, sessions: usize) {
+        self.sessions_of_credential_max.set(sessions);
+    }
+
+    /// Sessions that were refused because their credential had too many.
+    #[must_use]
+    pub fn sessions_limit_hits(&self) -> u64 {
+        self.sessions_limit_hits.get()
+    }
+
+    /// Whether one more session of whoever comes finds its place.
+    pub(crate) fn has_place(&self, target: &Target, opener: Opener) -> bool {
+        let Opener::Credential(id) = opener else { return true };
+        if id == CLIENT_KEY || target.sessions_of(opener) < self.sessions_of_credential_max.get() {
+            return true;
+        }
+        self.sessions_limit_hits.set(self.sessions_limit_hits.get() + 1);
+        false
     }
 
     /// How often clients said that another one had ended and were not believed, at all targets.

@@ -18,7 +18,7 @@ use wire::{Bytes, Op};
 
 use crate::auth::{Binding, ClusterKey, PROOF_BYTES, SessionKey, is_here, meant};
 use crate::credential::{CLIENT_KEY, CLIENT_KEY_NAME, Limits, Validity};
-use crate::export::{Export, Request};
+use crate::export::{Export, Opener, Request};
 use crate::server::{EVICTED_MAX, Server, Target, make_export};
 use crate::stream::{Sink, Source};
 
@@ -32,6 +32,8 @@ struct Whose {
     origin: Origin,
     /// The client lived after this: it answered a number that was drawn then.
     lived: Instant,
+    /// What it has proved.
+    opener: Opener,
 }
 
 /// A connection whose ends have proved what they said.
@@ -69,6 +71,10 @@ impl Change {
 }
 
 impl Changing {
+    /// How many they are.
+    pub(crate) fn under_way(&self) -> usize {
+        self.clients.borrow().len()
+    }
     async fn wait(&self, client: ClientId) {
         while self.clients.borrow().contains(&client) {
             let done = self.done.wait();
@@ -87,6 +93,13 @@ impl Drop for Change {
 
 fn origin_of(ask: &ConnectRequest) -> Origin {
     Origin { machine: ask.machine, boot: ask.boot, host: ask.host, process: ask.process }
+}
+
+fn opener_of(role: Role, limits: Option<&Arc<Limits>>) -> Opener {
+    match role {
+        Role::Administrator => Opener::Administrator,
+        Role::Client => Opener::Credential(limits.map_or(CLIENT_KEY, |l| l.said().id)),
+    }
 }
 
 fn bad(text: String) -> io::Error {
@@ -127,13 +140,7 @@ impl Server {
                 format!("{name} does not know at present whether its store is another server's"),
             );
         }
-        let whose = Whose {
-            recoverable: ask.recoverable,
-            held: Binding::of(&auth.identity),
-            next: Binding::of(if auth.next.is_empty() { &auth.identity } else { &auth.next }),
-            origin: origin_of(&ask).remembered_by(self.rt.origin()),
-            lived,
-        };
+        let whose = self.whose(&ask, &auth, lived, key.limits());
         let opened = match self.end_other_boots(&target, client, &whose) {
             Ok(()) => self.open_session(&target, client, whose).await,
             Err(e) => Err(e),
@@ -163,6 +170,18 @@ impl Server {
             target.service.session_connected(client);
         }
         Ok((target, export))
+    }
+
+    /// What a connection that has proved its limits says of its client.
+    fn whose(&self, ask: &ConnectRequest, auth: &AuthRequest, lived: Instant, limits: Option<&Arc<Limits>>) -> Whose {
+        Whose {
+            recoverable: ask.recoverable,
+            held: Binding::of(&auth.identity),
+            next: Binding::of(if auth.next.is_empty() { &auth.identity } else { &auth.next }),
+            origin: origin_of(ask).remembered_by(self.rt.origin()),
+            lived,
+            opener: opener_of(ask.role, limits),
+        }
     }
 
     /// The first half of a handshake: both ends prove the key of what the client says that it has.
@@ -301,6 +320,9 @@ impl Server {
             target.changing.wait(client).await;
             let existing = target.exports.borrow().get(&client).cloned();
             let Some(export) = existing else {
+                if !self.has_place(target, whose.opener) {
+                    return Err(FsError::Overloaded);
+                }
                 let Some(change) = Change::begin(target, client) else { continue };
                 let export = begin_session(target, change, &whose).await.unwrap_or(Err(FsError::NotConnected))?;
                 if !export.is_ended() {
@@ -320,6 +342,7 @@ impl Server {
                 // It never heard of this session: there is nothing that it could tell again.
                 target.recovery.client_missing(client);
             }
+            export.opener.set(whose.opener);
             target.service.clone().session_opened(export.clone(), true).await?;
             if !export.is_ended() {
                 return Ok((export, known));
@@ -333,6 +356,7 @@ impl Server {
 fn begin_session(target: &Rc<Target>, change: Change, whose: &Whose) -> OneReceiver<Result<Rc<Export>, FsError>> {
     let client = change.1;
     let export = make_export(&target.rt, target.boot, &target.service, client);
+    export.opener.set(whose.opener);
     export.origin.set(whose.origin);
     export.recoverable.set(whose.recoverable);
     export.binding.set(Some(whose.next));

@@ -7,12 +7,13 @@ use std::rc::Rc;
 use frames::{Bulk, FramePool};
 use ptlrpc::stream::{Sink, Source, ends};
 use ptlrpc::{
-    Binding, CallOptions, Callbacks, ClusterKey, Export, Import, ImportConfig, ReplyRecord, Request, SLOTS_MAX, Server,
-    ServerConfig, Service, SessionKey, SessionRecord,
+    Binding, CallOptions, Callbacks, ClusterKey, Export, Import, ImportConfig, Limits, ReplyRecord, Request, SLOTS_MAX,
+    Server, ServerConfig, Service, SessionKey, SessionRecord,
 };
 use rt::{LocalFuture, Nid, Rt};
 use types::{ClientId, Duration, FsError, Origin, Transno, Xid};
 use wire::connect::{AuthRequest, ConnectReply, ConnectRequest, Lasting, ParamsRequest, Role};
+use wire::credential::{CREDENTIAL_VERSION, Credential};
 use wire::{Flags, Header, Op};
 
 /// Counts `MdtSync` requests as transactions, sends bulk back, and keeps what a store would keep.
@@ -118,10 +119,14 @@ fn serve(rt: &Rt, nid: &Nid, store: &Rc<Store>, commit: bool, boot: u64, key: Cl
 }
 
 fn import(rt: &Rt, nid: Nid, key: ClusterKey, callbacks: &Rc<dyn Callbacks>) -> Rc<Import> {
+    import_of(rt, (nid, ClientId(5)), key, callbacks)
+}
+
+fn import_of(rt: &Rt, (nid, client): (Nid, ClientId), key: ClusterKey, callbacks: &Rc<dyn Callbacks>) -> Rc<Import> {
     let config = ImportConfig {
         nid,
         target: "echo".into(),
-        client: ClientId(5),
+        client,
         key,
         recoverable: true,
         ping_interval: Duration::from_secs(10),
@@ -238,6 +243,62 @@ fn an_id_belongs_to_whoever_opened_its_session_also_after_a_restart_of_the_serve
         first.stop();
         assert_eq!(owner.ask::<_, u64>(Op::MdtSync, &3u64).await, Ok(6));
         assert_eq!(owner.evictions(), 0);
+    });
+}
+
+/// A credential of these tests' cluster.
+fn credential(id: u64) -> ClusterKey {
+    let (version, name) = (CREDENTIAL_VERSION, format!("c{id}"));
+    let said = Credential { version, id, cluster: 7, name: name.as_str().into(), ..Credential::default() };
+    key().credential_of(Limits::new(said).unwrap()).unwrap()
+}
+
+#[test]
+fn a_credential_has_so_many_sessions_and_others_do_not_notice() {
+    both(async |rt, nid| {
+        let (store, callbacks): (Rc<Store>, Rc<dyn Callbacks>) = (Rc::default(), Rc::new(Answering));
+        let (server, bound) = serve(&rt, &nid, &store, true, 1, key());
+        server.set_sessions_of_credential_max(3);
+        let clients = ClusterKey::from_text(key().client_text().as_bytes()).unwrap();
+        let open = |key: &ClusterKey, id, at: &Nid| import_of(&rt, (at.clone(), ClientId(id)), key.clone(), &callbacks);
+        let mut all = Vec::new();
+        for (n, key) in [credential(1), credential(2), clients.clone(), clients, key(), key()].iter().enumerate() {
+            for id in 0..3 {
+                let client = open(key, 100 * (1 + n as u64) + id, &bound);
+                client.ready(Duration::from_secs(20)).await.unwrap();
+                all.push(client);
+            }
+        }
+        let fourth = open(&credential(1), 50, &bound);
+        while server.sessions_limit_hits() < 2 {
+            assert!(fourth.ready(Duration::from_millis(100)).await.is_err(), "it is refused, and comes again");
+        }
+        assert!(fourth.failure().unwrap().contains("as many sessions of credential 'c1'"), "{:?}", fourth.failure());
+        // A connection that is made anew continues its session; one that ends makes room.
+        all[1].move_to(bound.clone());
+        assert_eq!(all[1].ask::<_, u64>(Op::MdtSync, &1u64).await, Ok(2));
+        all[0].close().await;
+        assert_eq!(fourth.ask::<_, u64>(Op::MdtSync, &2u64).await, Ok(4));
+        // After a restart nobody knows whose the sessions are that have not come back, and all of them find their places.
+        let elsewhere = match &nid {
+            Nid::Local(name) => Nid::Local(format!("{name} again")),
+            tcp => tcp.clone(),
+        };
+        let (second, again) = serve(&rt, &elsewhere, &store, true, 2, key());
+        second.set_sessions_of_credential_max(3);
+        let fifth = open(&credential(1), 51, &again);
+        while second.sessions_limit_hits() == 0 {
+            assert!(fifth.ready(Duration::from_millis(100)).await.is_err());
+        }
+        all.remove(0);
+        all.iter().chain([&fourth]).for_each(|c| c.move_to(again.clone()));
+        server.stop();
+        for c in all.iter().chain([&fourth]) {
+            assert!(c.ask::<_, u64>(Op::MdtSync, &3u64).await.is_ok());
+            assert_eq!(c.evictions(), 0);
+        }
+        all[0].close().await;
+        assert_eq!(fifth.ready(Duration::from_secs(20)).await, Ok(()));
     });
 }
 

@@ -316,6 +316,37 @@ fn limits_hold_for_what_is_replayed_and_after_it_when_servers_were_restarted() {
 }
 
 #[test]
+fn whose_an_object_is_no_client_says_whatever_its_credential_allows() {
+    let world = World::new(7, 1, OstConfig::default());
+    let uids = vec![IdRange { client: 0, server: 1000, count: 100 }];
+    let mapped = issue(&world, 9, Credential { uids: uids.clone(), gids: uids, ..Credential::default() });
+    let (all, _) = world.client(|_| {});
+    let clients = ClusterKey::from_text(world.key().client_text().as_bytes()).unwrap();
+    let ((mapped, _), (plain, _)) = (world.client(|c| c.key = mapped), world.client(|c| c.key = clients));
+    world.run(LIMIT, async {
+        let fid = make(&all, Fid::ROOT, "f", &pattern(0, 100_000, 3)).await;
+        let of_file = object(&all, fid).await;
+        let chown = SetattrRequest { valid: SetBits::UID, uid: 1000, ..Default::default() };
+        let file = open(&all, "f", O_RDWR).await;
+        all.setattr(&root(), file.inode(), chown, None).await.unwrap();
+        world.sim.sleep(Duration::from_secs(60)).await;
+        let owner = || world.ost(0).store().usage((wire::quota::QuotaKind::User, 1000));
+        let before = owner();
+        assert!(before > 0, "the metadata server said whose it is");
+        for (c, who) in [(&mapped, "mapped"), (&plain, "client.key")] {
+            let ost = c.osts().all()[0].import().unwrap();
+            for (valid, refused) in [(1, true), (3, true), (2, false), (0, false)] {
+                let victim = wire::ost::IoOwner { uid: 77, gid: 77, ..Default::default() };
+                let set = wire::ost::SetattrRequest { object: of_file, owner: victim, valid, ..Default::default() };
+                let answer = asked(&ost, Op::OstSetattr, &set).await.err();
+                assert_eq!(answer, refused.then_some(FsError::NotPermitted), "{who}, {valid}");
+            }
+            assert_eq!(owner(), before, "{who}: its space counts for whom it did");
+        }
+    });
+}
+
+#[test]
 fn who_writes_takes_a_capability_away_and_is_not_refused_where_the_clients_root_is_squashed() {
     let world = World::new(3, 1, OstConfig::default());
     let (all, _) = world.client(|_| {});

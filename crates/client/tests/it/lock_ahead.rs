@@ -96,7 +96,7 @@ fn of_locks_ahead_that_nobody_waits_for_a_bounded_number_is_under_way() {
         let before = asked(&world, 0, "ldlm_enqueue");
         let wishes = async |from: u64, count: u64| {
             for page in from..from + count {
-                a.data().lock_ahead_behind(file.clone(), false, Extent::at(GIB + page * 8192, 4096));
+                a.data().lock_ahead_behind(file.clone(), false, Extent::at((1 << 30) + page * 8192, 4096));
             }
             world.sim.sleep(Duration::from_secs(10)).await;
             asked(&world, 0, "ldlm_enqueue") - before

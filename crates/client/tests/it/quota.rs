@@ -2,6 +2,7 @@
 use crate::world::*;
 use wire::Op;
 use wire::mdt::{SetBits, SetattrRequest};
+use wire::ost::{FileOwner, IoOwner, WriteReply, WriteRequest};
 use wire::quota::{QuotaBits, QuotaKind, QuotaLimits, QuotaReply, QuotaRequest, SetQuotaReply, SetQuotaRequest};
 
 const UID: u32 = 1000;
@@ -198,5 +199,53 @@ fn root_migrates_what_a_user_at_the_limit_has_and_the_user_has_no_room_for_a_cop
             }
         }
         assert_eq!((used(&world).await, told(&world).await.inodes), (40 * MIB, 1));
+    });
+}
+
+/// Writes to an object as no honest client does: as `grant` says, without a page in any cache. Gives the grant that came back.
+async fn write_raw(c: &Rc<Client>, object: types::ObjectId, at: u64, len: u64, grant: u64) -> Result<u64, FsError> {
+    let ost = c.osts().all()[0].import().unwrap();
+    let ask = WriteRequest {
+        object,
+        extents: vec![Extent::at(at, len)],
+        owner: IoOwner { uid: UID, gid: UID, ..IoOwner::default() },
+        file: Some(FileOwner { uid: UID, gid: UID, project: 0 }),
+        grant_used: grant,
+        grant_wanted: 64 * MIB,
+        ..WriteRequest::default()
+    };
+    let bulk = Bulk::alloc(c.rt().frames(), len as usize).unwrap();
+    let reply = ost.call(Op::OstWrite, wire::encode(&ask), bulk, Default::default()).await?;
+    reply.decode::<WriteReply>().map(|r| r.grant)
+}
+
+#[test]
+fn grant_that_a_client_only_says_it_has_lets_nothing_in_past_a_limit_nor_does_it_get_more_there() {
+    const FEW: u64 = 8 * MIB;
+    let world = World::new(7, 1, OstConfig::default());
+    let (c, _) = world.client(|_| {});
+    world.run(Duration::from_secs(3600), async {
+        set_limit(&world, FEW).await;
+        let file = file_of_user(&c, "f").await;
+        let bytes = c.getxattr(&root(), file.fid(), b"lustre.lov.stored").await.unwrap();
+        let object = layout::xattr::decode_layout(&bytes).unwrap().1.objects()[0].object;
+        // A byte of grant, and a page of it, for a mebibyte.
+        let (mut at, mut last) = (0, Ok(0));
+        while last.is_ok() && at < 4 * FEW {
+            last = write_raw(&c, object, at, MIB, if at % (2 * MIB) == 0 { 1 } else { 4096 }).await;
+            at += MIB;
+        }
+        assert_eq!((last, used(&world).await <= FEW), (Err(FsError::Quota), true), "{at}");
+        // What it really has is taken, as what it had cached would be; who may not have more gets no more of it.
+        let (mut taken, before) = (0, used(&world).await);
+        while let Ok(more) = write_raw(&c, object, at, MIB, MIB).await {
+            assert_eq!(more, 0, "{taken}");
+            (taken, at) = (taken + MIB, at + MIB);
+            assert!(taken <= 64 * MIB, "it is let in for ever");
+        }
+        assert!(taken > 0, "what a program was answered");
+        assert_eq!(used(&world).await, before + taken);
+        // Overwriting needs nothing, and brings nothing.
+        assert_eq!(write_raw(&c, object, 0, MIB, 0).await, Ok(0));
     });
 }

@@ -185,7 +185,7 @@ pub(super) fn owner_rule(request: &Request, file: Option<&FileOwner>) -> OwnerRu
 }
 
 /// Whether root writes, at the servers too.
-fn is_root(request: &Request, writer: &IoOwner) -> bool {
+pub(super) fn is_root(request: &Request, writer: &IoOwner) -> bool {
     let limits = request.export.limits().filter(|l| l.changes_ids());
     writer.uid == 0 && limits.is_none_or(|l| !l.squashes_root() && l.uid_in(0) == Some(0))
 }

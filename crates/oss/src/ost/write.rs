@@ -12,7 +12,7 @@ use wire::ost::{WriteReply, WriteRequest};
 use wire::{Crc, Flags, crc32c, crc32c_append};
 
 use super::memory::MEMORY_WAIT_MAX;
-use super::quota::{Wants, owner_rule};
+use super::quota::{Wants, is_root, owner_rule};
 use super::{Covering, Ost, answer_change, answers, blocks_of, joined};
 use crate::dispatch::Permit;
 use crate::grants::Used;
@@ -83,7 +83,9 @@ impl Plan {
     /// Bytes of space that the plan may need.
     fn bytes(&self) -> u64 {
         let pages: usize = self.runs.iter().map(|r| r.crcs.len()).sum();
-        (pages + self.parts.len()) as u64 * BLOCK_BYTES
+        // Several parts of a block lie one behind the other, and are one page in the end, as they took one page of grant.
+        let parts = self.parts.chunk_by(|a, b| a.block == b.block).count();
+        (pages + parts) as u64 * BLOCK_BYTES
     }
 }
 
@@ -163,8 +165,8 @@ impl Ost {
             bytes: plan.bytes(),
             writer: &ask.owner,
             file: ask.file.as_ref(),
-            // Also what a server of before had promised.
-            promised: ask.grant_used > 0,
+            // Also what a server of before had promised; what the client only says was promised by nobody.
+            promised: used.used.promised() >= plan.bytes(),
         };
         let charge = self.charge(request, charge).await?;
         let hull = extents[0].hull(&extents[extents.len() - 1]);
@@ -187,12 +189,14 @@ impl Ost {
         }
         drop(commits);
         used.spend();
-        let grant = self.more_grant(request, ask.grant_wanted);
+        let tight = self.tight(applied.attr.owner);
+        // Who may not have more is looked at with every write: what has grant is let in whatever is left. Root is not limited.
+        let may_cache = tight == 0 || is_root(request, &ask.owner);
+        let grant = if may_cache { self.more_grant(request, ask.grant_wanted) } else { 0 };
         let mut stats = self.stats.borrow_mut();
         stats.on_write((ask.owner.job, self.rt.wall()), &extents, bytes, self.rt.now().since(started));
         stats.uses.wrote(client, bytes);
         drop(stats);
-        let tight = self.tight(applied.attr.owner);
         Ok((applied.transno, WriteReply { grant, lvb: lvb_of(&applied.attr), tight }))
     }
 

@@ -189,6 +189,11 @@ impl Import {
                 "{} was replaced by a later server of its target, or may have been",
                 self.nid.borrow()
             ))),
+            Err(FsError::Overloaded) => Err(bad(&format!(
+                "{} has as many sessions of {} as it takes: end mounts with it, or take another one for some",
+                self.nid.borrow(),
+                self.shown_key()
+            ))),
             Err(FsError::Exists) => Err(refused(&format!("another client has a session with the id {client} there"))),
             Err(e) => Err(bad(&e.to_string())),
         }

@@ -46,6 +46,10 @@ pub(super) fn serve<T>(
     (clients, osts): (u64, u64),
     work: impl AsyncFnOnce(Rt) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
+    match take_descriptors() {
+        Ok(descriptors) => tracing::debug!(descriptors, "descriptors that this process may have open"),
+        Err(e) => tracing::warn!("the limit of open descriptors stays as it is: {e}"),
+    }
     if let Some(latency_us) = settings::wake_up_us(config)
         && let Err(e) = rt::real::keep_awake(latency_us)
     {
@@ -55,6 +59,25 @@ pub(super) fn serve<T>(
         rt::real::set_net_profile(&config.net_profile).map_err(|e| Failure::usage(format!("net.profile: {e}")))?;
     }
     on_shard_with(settings::frames(config, clients, osts), settings::movers(config, clients), work)
+}
+
+/// Raises the limit of open descriptors to what this process may have, and answers that: every client takes one at every target, and
+/// the usual 1,024 are few. Who starts a server with a lower hard limit means it.
+fn take_descriptors() -> std::io::Result<u64> {
+    // SAFETY: an all-zero limit is filled in by the first call and read by the second.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) != 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        if limit.rlim_cur < limit.rlim_max {
+            limit.rlim_cur = limit.rlim_max;
+            if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+        }
+        Ok(limit.rlim_cur)
+    }
 }
 
 /// The verb `mkfs`.
@@ -295,4 +318,27 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
         told?;
         closed.map_err(|e| Failure::with_errno(format!("object store: {e}"), e.errno()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_takes_all_the_descriptors_that_it_may_have() {
+        let limit = || {
+            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+            // SAFETY: a plain system call that fills its argument.
+            assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) }, 0);
+            limit
+        };
+        let before = limit();
+        // One that other tests of this process do not notice.
+        let fewer = libc::rlimit { rlim_cur: before.rlim_max - 1, ..before };
+        // SAFETY: a plain system call.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const fewer) }, 0);
+        assert_eq!(take_descriptors().unwrap(), before.rlim_max);
+        assert_eq!((limit().rlim_cur, limit().rlim_max), (before.rlim_max, before.rlim_max));
+        assert_eq!(take_descriptors().unwrap(), before.rlim_max, "there is nothing more to take");
+    }
 }
