@@ -56,6 +56,10 @@ pub trait Stores {
     }
     /// OSTs of the cluster.
     fn osts(&self) -> Vec<u16>;
+    /// OSTs that have left the cluster for good: what files had there is gone.
+    fn removed(&self) -> Vec<u16> {
+        Vec::new()
+    }
     /// The store of an OST.
     fn ost(&self, index: u16) -> Store;
     /// Whether the store in an OST's place is that OST's; if not, a sentence that says so.
@@ -88,7 +92,7 @@ pub enum Outcome {
     Clean,
     /// What was wrong was put right.
     Corrected,
-    /// Something is wrong, and stays so.
+    /// Something is wrong, and stays so; or files have objects on OSTs that are not these stores', and were not looked for.
     Uncorrected,
 }
 
@@ -109,6 +113,7 @@ pub async fn run(stores: &impl Stores, data: bool, repairs: bool) -> Result<Outc
         found = check_all(stores, data).await?;
     }
     Ok(match (found.faults, rounds) {
+        (0, _) if found.elsewhere => Outcome::Uncorrected,
         (0, 0) => Outcome::Clean,
         (0, _) => Outcome::Corrected,
         _ => Outcome::Uncorrected,
@@ -166,6 +171,8 @@ struct Checked {
     /// Highest object of each OST's sequence that is lost with a store which the OST had before.
     lost_through: BTreeMap<u64, u32>,
     faults: usize,
+    /// Files have objects on OSTs of which nothing is known here.
+    elsewhere: bool,
     /// Of the OSTs' directories: nobody changes what was read before it is repaired.
     locks: Vec<DirLock>,
 }
@@ -294,6 +301,7 @@ async fn check_all(stores: &impl Stores, data: bool) -> Result<Checked, FsckErro
     found.report = check_metadata(stores, &mut faults, &mut found.broken).await?;
     let owned = found.report.as_ref().map(|r| r.objects.keys().copied().collect()).unwrap_or_default();
     found.objects.missing = owned;
+    note_elsewhere(stores, &mut found);
     for index in stores.osts() {
         check_ost(stores, index, data, &mut faults, &mut found).await?;
     }
@@ -320,6 +328,19 @@ fn note_nameless(stores: &impl Stores, found: &mut Checked) {
     let gone = before - missing.len();
     if gone > 0 {
         stores.say(&format!("{gone} object(s) of files without a name are gone already; recovery removes these files"));
+    }
+}
+
+/// Objects on OSTs that are not these stores', as one that was added on another machine is named by that one's description alone: whether
+/// they are there cannot be said here, and a repair must not take them for lost.
+fn note_elsewhere(stores: &impl Stores, found: &mut Checked) {
+    let known: BTreeSet<u16> = stores.osts().into_iter().chain(stores.removed()).collect();
+    let others = found.objects.missing.iter().filter_map(|o| Some(o.ost()?.0)).filter(|ost| !known.contains(ost));
+    let others: BTreeSet<u16> = others.collect();
+    found.elsewhere = !others.is_empty();
+    for index in others {
+        stores.say(&format!("OST {index} is not of this directory: its objects are not checked here"));
+        note_unreachable(stores, index, found);
     }
 }
 
@@ -499,8 +520,70 @@ fn unaccounted(index: u16, info: &ObjectInfo, owned: bool) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
     use oss::store::ObjectAttr;
+    use types::Fid;
+
+    /// A cluster of which OSTs 0 and 1 are here, and 2 was taken out; no store is opened.
+    #[derive(Default)]
+    struct Described(RefCell<Vec<String>>);
+
+    impl Stores for Described {
+        fn cluster(&self) -> u64 {
+            7
+        }
+        fn fsname(&self) -> &'static str {
+            "fs"
+        }
+        fn mdt_uuid(&self) -> Option<u64> {
+            None
+        }
+        fn mdt(&self) -> Store {
+            unreachable!("no store is opened")
+        }
+        fn osts(&self) -> Vec<u16> {
+            vec![0, 1]
+        }
+        fn removed(&self) -> Vec<u16> {
+            vec![2]
+        }
+        fn ost(&self, _: u16) -> Store {
+            unreachable!("no store is opened")
+        }
+        async fn is_in_place(&self, _: u16) -> Result<(), String> {
+            Ok(())
+        }
+        fn cache_bytes(&self) -> usize {
+            0
+        }
+        fn say(&self, text: &str) {
+            self.0.borrow_mut().push(text.into());
+        }
+    }
+
+    #[test]
+    fn objects_of_osts_that_are_not_of_the_directory_are_not_missing_and_those_of_a_removed_one_are() {
+        let objects: BTreeMap<ObjectId, Fid> =
+            (0..5).map(|ost| (ObjectId::new(OstIndex(ost), 3), Fid::new(0x2_0000_0400, 1 + u32::from(ost)))).collect();
+        let mut found = Checked::default();
+        found.objects.missing = objects.keys().copied().collect();
+        let mut report = Report::default();
+        report.objects = objects;
+        found.report = Some(report);
+        let stores = Described::default();
+        note_elsewhere(&stores, &mut found);
+        let left: Vec<u16> = found.objects.missing.iter().map(|o| o.ost().unwrap().0).collect();
+        assert_eq!(left, [0, 1, 2]);
+        assert!(found.elsewhere);
+        let said = stores.0.take();
+        assert_eq!(said.len(), 4, "{said:?}");
+        assert_eq!(said[2], "OST 4 is not of this directory: its objects are not checked here");
+        assert_eq!(said[3], "OST0004: 1 objects of 1 files are not checked");
+        note_elsewhere(&stores, &mut found);
+        assert!(!found.elsewhere && stores.0.take().is_empty());
+    }
 
     #[test]
     fn only_objects_with_data_and_without_a_file_are_faults() {

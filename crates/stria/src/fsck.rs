@@ -58,6 +58,9 @@ impl Stores for Here {
     fn osts(&self) -> Vec<u16> {
         self.dir.ost_indices()
     }
+    fn removed(&self) -> Vec<u16> {
+        (0..self.dir.index_end()).filter(|i| self.dir.is_struck_out(*i)).collect()
+    }
     fn ost(&self, index: u16) -> Store {
         self.store(self.dir.ost(index))
     }
@@ -72,7 +75,8 @@ impl Stores for Here {
     }
 }
 
-/// The verb `fsck`. Exit code 0: nothing is wrong; 1: it was put right; 4: something is wrong; 8: that cannot be said.
+/// The verb `fsck`. Exit code 0: nothing is wrong; 1: it was put right; 4: something is wrong, or lies on OSTs that are not
+/// of the directory; 8: that cannot be said.
 ///
 /// # Errors
 /// A store is in use, damaged beyond reading, or another cluster's.
@@ -84,6 +88,9 @@ fn check_and_repair(arguments: &cli::Fsck) -> Result<ExitCode, Failure> {
     let dir = ClusterDir::open(&arguments.dir)?;
     on_shard(frames::FramePool::new(512 << 20), async |rt| {
         dir.check_mdt()?;
+        if arguments.repair {
+            dir.check_unlisted(&rt).await?;
+        }
         let stores = Here { rt, dir };
         let outcome = fsck::run(&stores, arguments.data, arguments.repair).await.map_err(|e| Failure::from(e.0))?;
         Ok(match outcome {

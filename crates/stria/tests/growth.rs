@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use support::up::Up;
-use support::{Cluster, Daemon, can_mount, good, own_fsname, refused, text};
+use support::{Cluster, Daemon, can_mount, good, own_fsname, refused, stria, text};
 
 const BLOCK: usize = 8192;
 
@@ -345,6 +345,49 @@ fn machines_with_servers_of_their_own_add_osts_and_let_removed_ones_go() {
     c.mounts.iter_mut().for_each(|(_, mount)| mount.kill());
 }
 
+/// Exit code and what `fsck` said.
+fn fsck(dir: &str, more: &[&str]) -> (i32, String) {
+    let out = stria(&[&["fsck", "--dir", dir], more].concat());
+    (out.status.code().unwrap(), String::from_utf8([out.stdout, out.stderr].concat()).unwrap())
+}
+
+#[test]
+fn a_repair_on_the_metadata_servers_machine_leaves_files_on_another_machines_ost_alone() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(1);
+    let a = c.mount("a", &[]);
+    let (dir, new) = (c.path("c"), c.path("new machine"));
+    let (mds, key) = (c.mds.as_ref().unwrap().word.clone(), format!("{dir}/keys/admin.key"));
+    good(&["ost", "add", "--dir", &new, "--mds", mds.trim_start_matches("tcp:"), "--key", &key]);
+    let log = c.dir.path().join("new.log");
+    let serve = |mds: &str| {
+        Daemon::start(&["oss", "--dir", &new, "--ost", "all", "--mds", mds.trim_start_matches("tcp:")], &log)
+    };
+    let server = serve(&mds);
+    file_on(&a.join("here"), 0, b"zero");
+    file_on(&a.join("there"), 1, b"one");
+    c.stop();
+    drop(server);
+    for more in [&[][..], &["--repair"]] {
+        let (code, said) = fsck(&dir, more);
+        // Not all is known to be well, and nothing is known to be wrong.
+        assert!(code == 4 && said.ends_with("\n0 fault(s)\n"), "{code} {said}");
+        let line = "OST 1 is not of this directory: its objects are not checked here\n";
+        assert!(said.matches(line).count() == 1 && said.contains("OST0001: 1 objects of 1 files"), "{said}");
+    }
+    c.start_mds();
+    c.start_oss(0);
+    let server = serve(&c.mds.as_ref().unwrap().word);
+    let a = c.mount("a", &[]);
+    assert_eq!(fs::read(a.join("there")).unwrap(), b"one");
+    assert_eq!(fs::read(a.join("here")).unwrap(), b"zero");
+    assert!(!a.join("lost+found").exists());
+    c.stop();
+    drop(server);
+}
+
 #[test]
 fn a_description_of_before_an_ost_was_added_is_refused_and_says_which_one_is_missing() {
     if !can_mount() {
@@ -362,6 +405,8 @@ fn a_description_of_before_an_ost_was_added_is_refused_and_says_which_one_is_mis
     fs::write(&description, old).unwrap();
     let (code, said) = up.start_refused(&[]);
     assert!(code == libc::EINVAL && said.contains("OST 1 of this cluster") && said.contains("cluster.toml"), "{said}");
+    let (code, said) = fsck(&dir, &["--repair"]);
+    assert!(code == 8 && said.contains("OST 1 of this cluster") && said.contains("cluster.toml"), "{code} {said}");
     fs::write(&description, new).unwrap();
     up.start(&[]);
     assert_eq!(fs::read(up.at("there")).unwrap(), b"one");

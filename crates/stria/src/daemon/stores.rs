@@ -310,8 +310,11 @@ impl ClusterDir {
     }
 
     /// Refuses stores of the cluster that its description does not name, as one of before they were added does: files there would be
-    /// waited for.
-    async fn check_unlisted(&self, rt: &Rt) -> Outcome {
+    /// waited for, and a repair would not look at their objects.
+    ///
+    /// # Errors
+    /// There is one.
+    pub async fn check_unlisted(&self, rt: &Rt) -> Outcome {
         for index in self.index_end()..self.osts_present() {
             let dir = self.ost(index);
             let Ok((found, _)) = store_file::identity(rt, &dir).await else { continue };
