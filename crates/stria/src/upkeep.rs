@@ -182,25 +182,49 @@ fn backup(dir: &ClusterDir, file: &Path) -> Outcome {
     }
     let (connection, name) = (mount_of(dir)?, format!("mdt.{}-MDT0000.backup", dir.fsname));
     set(connection, &name, &file.display().to_string())?;
+    let unknown = |e: Failure| {
+        let why = format!("{}: whether it was written is not known, remove it and begin again: {e}", file.display());
+        Failure::with_errno(why, i32::from(e.code()))
+    };
     loop {
-        let all = read(connection, &name)?;
+        let all = read(connection, &name).map_err(unknown)?;
         let text = all.first().map(|(_, text)| text.as_str()).unwrap_or_default();
-        match text.split_once(' ') {
-            Some(("done", what)) => {
-                // The server writes where it finds the path, in its own name space of mounts.
-                std::fs::File::open(file).and_then(|f| f.metadata()).map_err(|e| {
-                    let why = format!(
-                        "{}: the server says that it has written it ({what}), but here it cannot be read ({e}): the server sees \
-                         other directories, as a unit with PrivateTmp= does: name a file that both see",
-                        file.display()
-                    );
-                    Failure::with_errno(why, e.raw_os_error().unwrap_or(libc::ENOENT))
-                })?;
-                say!("{what}");
-                return Ok(());
-            }
-            Some(("failed", why)) => return Err(Failure::from(why.to_string())),
-            _ => std::thread::sleep(LOOK),
+        let Some(what) = written(text, file)? else {
+            std::thread::sleep(LOOK);
+            continue;
+        };
+        // The server writes where it finds the path, in its own name space of mounts.
+        std::fs::File::open(file).and_then(|f| f.metadata()).map_err(|e| {
+            let why = format!(
+                "{}: the server says that it has written it ({what}), but here it cannot be read ({e}): the server sees \
+                 other directories, as a unit with PrivateTmp= does: name a file that both see",
+                file.display()
+            );
+            Failure::with_errno(why, e.raw_os_error().unwrap_or(libc::ENOENT))
+        })?;
+        say!("{what}");
+        return Ok(());
+    }
+}
+
+/// What a server says of a backup that it was told to write into `file`: what it wrote, or (`None`) that it writes.
+///
+/// # Errors
+/// It failed; or the server speaks of no backup, or of another one, as a server does that was started again meanwhile: nobody goes on
+/// with this one.
+fn written<'a>(text: &'a str, file: &Path) -> Result<Option<&'a str>, Failure> {
+    let shown = file.display().to_string();
+    let (state, what) = text.split_once(' ').unwrap_or((text, ""));
+    let is_ours = what.strip_prefix(&shown).is_some_and(|rest| rest.starts_with(": "));
+    match state {
+        "running" if is_ours => Ok(None),
+        "done" if is_ours => Ok(Some(what)),
+        "failed" if is_ours => Err(Failure::from(what.to_string())),
+        _ => {
+            let why = format!(
+                "the metadata server was started again while it wrote {shown} (it says '{text}' now), which is not whole: remove it and begin again"
+            );
+            Err(Failure::with_errno(why, libc::EIO))
         }
     }
 }
@@ -233,4 +257,22 @@ fn refill(arguments: &cli::MdtRefill, kind: Kind) -> Result<(ClusterDir, Header)
     let filled = async |rt: rt::Rt| dir.refill_mdt(&rt, &file, kind, &config).await;
     let header = on_shard(frames::FramePool::new(16 << 20), filled)?;
     Ok((dir, header))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backup_is_waited_for_only_while_the_server_says_that_it_writes_it() {
+        let file = Path::new("/srv/backup");
+        assert_eq!(written("running /srv/backup: 4096 records", file).unwrap(), None);
+        let done = written("done /srv/backup: 7 records as of transaction 9", file).unwrap();
+        assert_eq!(done, Some("/srv/backup: 7 records as of transaction 9"));
+        assert!(written("failed /srv/backup: full", file).unwrap_err().to_string().ends_with("full"));
+        for text in ["none", "", "running /srv/backup2: 1 records", "done /srv/other: 7 records as of transaction 9"] {
+            let why = written(text, file).unwrap_err().to_string();
+            assert!(why.contains("was started again") && why.contains("/srv/backup ("), "{text}: {why}");
+        }
+    }
 }
