@@ -5,7 +5,8 @@ mod support;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use support::up::Up;
@@ -324,6 +325,83 @@ fn a_replacement_that_was_interrupted_is_given_again_and_a_stopped_cluster_gets_
     good(&["ost", "replace", "1", "--dir", &dir]);
     up.file_on("newer", 1, b"newer");
     answers_eio(&up.at("new"));
+    up.stop();
+}
+
+/// A disk that is mounted in a place; gone when dropped.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(at: PathBuf) -> Disk {
+        fs::create_dir(&at).unwrap();
+        let made = Command::new("mount").args(["-t", "tmpfs", "-o", "size=512M,mode=755", "none"]).arg(&at).status();
+        assert!(made.unwrap().success());
+        Disk(at)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        drop(Command::new("umount").arg("-l").arg(&self.0).output());
+    }
+}
+
+/// A place as a command leaves it that dies while it makes a store there: after the database, or amid the data file's first block.
+fn begun(place: &Path, data_bytes: Option<u64>) {
+    for entry in fs::read_dir(place).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    fs::set_permissions(place, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(place.join("meta.redb"), [7; 10_000]).unwrap();
+    if let Some(bytes) = data_bytes {
+        fs::File::create(place.join("data")).unwrap().set_len(bytes).unwrap();
+    }
+}
+
+#[test]
+fn a_store_that_was_begun_on_a_mounted_disk_is_made_by_the_next_try_and_no_store_is_taken_for_one() {
+    if !can_mount() {
+        return;
+    }
+    let mut up = Up::new();
+    up.start(&["--osts", "2"]);
+    up.file_on("lost", 1, &[7; 100_000]);
+    up.stop();
+    let dir = up.cluster();
+    fs::rename(up.store("ost1"), up.dir.path().join("old")).unwrap();
+    let (one, two) = (Disk::mount(up.store("ost1")), Disk::mount(up.store("ost2")));
+    for bytes in [None, Some(0), Some(4096)] {
+        begun(&one.0, bytes);
+        good(&["ost", "replace", "1", "--dir", &dir]);
+    }
+    // While the cluster runs, and without the disk.
+    begun(&one.0, None);
+    let said = up.start(&[]);
+    assert!(said.contains("OST 1: its store is not in") && said.contains("interrupted"), "{said}");
+    good(&["ost", "replace", "1", "--dir", &dir]);
+    begun(&two.0, Some(4096));
+    let said = good(&["ost", "add", "--dir", &dir]);
+    assert!(said.contains("OST 2 of 'stria' takes files"), "{said}");
+    up.file_on("one", 1, b"one");
+    up.file_on("two", 2, b"two");
+    answers_eio(&up.at("lost"));
+    up.stop();
+    // A store that was served stays one, whatever its data file has lost.
+    let data = one.0.join("data");
+    let head = fs::read(&data).unwrap()[..4096].to_vec();
+    std::os::unix::fs::FileExt::write_all_at(&fs::File::options().write(true).open(&data).unwrap(), &[0; 4096], 0)
+        .unwrap();
+    let (code, said) = refused(&["ost", "replace", "1", "--dir", &dir]);
+    assert!(code == libc::ENOTEMPTY && said.contains("is not empty"), "{code} {said}");
+    let aside = up.dir.path().join("data");
+    fs::copy(&data, &aside).unwrap();
+    fs::remove_file(&data).unwrap();
+    let (code, said) = refused(&["ost", "replace", "1", "--dir", &dir]);
+    assert!(code == libc::ENOTEMPTY && said.contains("is not empty"), "{code} {said}");
+    fs::copy(&aside, &data).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&fs::File::options().write(true).open(&data).unwrap(), &head, 0).unwrap();
+    up.start(&[]);
+    assert_eq!(fs::read(up.at("one")).unwrap(), b"one");
     up.stop();
 }
 

@@ -12,7 +12,7 @@ use rt::Nid;
 
 use super::keys;
 use super::private::{self, Closed, PrivateDir};
-use super::stores::is_empty;
+use super::stores::is_free;
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
 use crate::metrics::Endpoint;
@@ -159,8 +159,8 @@ impl ClusterDir {
     fn refuse_exposed(&self) -> Outcome {
         private::check_dir(&self.path, Closed::ToChanges, &self.path)?;
         let stores = self.ost_indices().into_iter().map(|i| self.ost(i)).chain([self.mdt()]);
-        // An empty directory holds no store: a disk that is not mounted, for one.
-        let stores = stores.filter(|at| !is_empty(at));
+        // An empty directory holds no store: a disk that is not mounted, for one. Nor does one that a making began in, which closes it last.
+        let stores = stores.filter(|at| !is_free(at));
         for at in [self.run(), keys::place(&self.path)].into_iter().filter(|at| at.exists()).chain(stores) {
             private::check_dir(&at, Closed::Entirely, &self.path)?;
         }

@@ -16,7 +16,7 @@ use super::children::{Children, Host};
 use super::dir::ClusterDir;
 use super::mounts::Growth;
 use super::settings::{self, Unopened};
-use super::stores::is_empty;
+use super::stores::is_free;
 use super::up::{metrics_of, settings_arguments, start_ost};
 use crate::cli;
 use crate::config::Config;
@@ -81,7 +81,7 @@ impl Here {
             served.retain(|ost| dir.has_ost(*ost));
             let wanted = |i: &u16| !served.contains(i) && named.as_ref().is_none_or(|n| n.contains(i));
             let new: Vec<u16> = dir.ost_indices().into_iter().filter(wanted).collect();
-            for ost in new.into_iter().filter(|i| !is_empty(&dir.ost(*i))) {
+            for ost in new.into_iter().filter(|i| !is_free(&dir.ost(*i))) {
                 match self.serve(ost).await {
                     Ok(()) => {
                         if told.remove(&ost).is_some() {

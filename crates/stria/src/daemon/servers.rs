@@ -12,7 +12,7 @@ use types::OstIndex;
 use super::announce;
 use super::dir::ClusterDir;
 use super::settings::Unopened;
-use super::stores::is_empty;
+use super::stores::is_free;
 use super::{growth, keys, notify, private, settings};
 use crate::cli;
 use crate::config::Config;
@@ -213,7 +213,7 @@ fn targets(arguments: &cli::Oss, dir: &ClusterDir) -> Result<Vec<OstIndex>, Fail
     if arguments.ost != "all" {
         return layout::parse_ost_list(&arguments.ost).map_err(|e| Failure::usage(format!("--ost: {e}; or 'all'")));
     }
-    let here: Vec<OstIndex> = dir.ost_indices().into_iter().filter(|i| !is_empty(&dir.ost(*i))).map(OstIndex).collect();
+    let here: Vec<OstIndex> = dir.ost_indices().into_iter().filter(|i| !is_free(&dir.ost(*i))).map(OstIndex).collect();
     if here.is_empty() {
         let why =
             format!("--ost all: no store of an OST is in {}: 'stria ost add --dir' makes one", dir.path().display());

@@ -23,6 +23,11 @@ use crate::failure::{Failure, Outcome};
 
 /// What a file system has in an empty root directory.
 const OF_AN_EMPTY_DISK: &str = "lost+found";
+/// What the making of an OST's store begins with, and its last file.
+const BEGUN_WITH: &str = "meta.redb";
+const LAST_FILE: &str = "data";
+/// What a server leaves that tried to open what was begun.
+const OF_A_TRY: &str = "lock";
 
 /// The OSTs of a cluster's directory.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -359,7 +364,7 @@ impl ClusterDir {
             "put it back, or give up its files for good: 'stria ost replace {index} --dir {}'",
             self.path().display()
         );
-        if is_empty(&dir) {
+        if is_free(&dir) {
             let what = what_is_there(&dir);
             return Err(format!("OST {index}: its store is not in {} ({what}): {remedy}", dir.display()));
         }
@@ -433,7 +438,7 @@ impl ClusterDir {
             return Err(Failure::with_errno(why, libc::ENOENT));
         }
         let dir = self.ost(index);
-        if is_empty(&dir) {
+        if is_free(&dir) {
             return Ok(());
         }
         let what = match self.check_ost(rt, index).await {
@@ -469,15 +474,54 @@ impl ClusterDir {
 }
 
 /// Whether a store may be made in a directory: it is not there, or holds nothing.
-pub(super) fn is_empty(dir: &Path) -> bool {
+fn is_empty(dir: &Path) -> bool {
     match fs::read_dir(dir) {
         Ok(entries) => entries.flatten().all(|e| e.file_name() == OF_AN_EMPTY_DISK),
         Err(e) => e.kind() == io::ErrorKind::NotFound,
     }
 }
 
+/// Whether the store of an OST may be made in a directory: it is empty, or a making that was interrupted began there.
+pub(crate) fn is_free(dir: &Path) -> bool {
+    is_empty(dir) || is_begun(dir)
+}
+
+/// Whether a directory holds what is left of a store that was made in its place by a command that died: the database, and no head of the
+/// data file, which is written last. A store that ever served has more files than these, and data behind that block: it is none of these
+/// however damaged it is.
+fn is_begun(dir: &Path) -> bool {
+    let Ok(entries) = fs::read_dir(dir) else { return false };
+    let mut began = false;
+    for entry in entries {
+        let Ok(entry) = entry else { return false };
+        let (name, is_file) = (entry.file_name(), entry.file_type().is_ok_and(|t| t.is_file()));
+        let of_a_store = is_file && [BEGUN_WITH, LAST_FILE, OF_A_TRY].iter().any(|n| name == *n);
+        if !(of_a_store || name == OF_AN_EMPTY_DISK) {
+            return false;
+        }
+        began |= name == BEGUN_WITH;
+    }
+    began && is_headless(dir)
+}
+
+/// Whether nothing was written into the data file of a directory.
+fn is_headless(dir: &Path) -> bool {
+    let file = dir.join(LAST_FILE);
+    match fs::symlink_metadata(&file) {
+        Err(e) => e.kind() == io::ErrorKind::NotFound,
+        Ok(meta) => {
+            let is_short = meta.is_file() && meta.len() <= oss::store::BLOCK_BYTES;
+            is_short && fs::read(&file).is_ok_and(|bytes| bytes.iter().all(|b| *b == 0))
+        }
+    }
+}
+
 fn what_is_there(dir: &Path) -> &'static str {
-    if dir.exists() { "the directory is empty: is its disk mounted?" } else { "there is no such directory" }
+    match dir.exists() {
+        _ if is_begun(dir) => "a command that was interrupted began to make one there",
+        true => "the directory is empty: is its disk mounted?",
+        false => "there is no such directory",
+    }
 }
 
 fn clear(dir: &Path) -> Outcome {
@@ -496,14 +540,16 @@ struct Place {
 
 impl Place {
     fn begin(dir: &Path) -> Result<Place, Failure> {
-        if !is_empty(dir) {
+        if !is_free(dir) {
             let why = format!("{} is not empty: a store is made in an empty directory", dir.display());
             return Err(Failure::with_errno(why, libc::ENOTEMPTY));
         }
         let device = |p: &Path| fs::metadata(p).map(|m| m.dev()).ok();
         let mounted = dir.is_dir() && device(dir) != dir.parent().and_then(device);
-        let at = if mounted { dir.to_path_buf() } else { dir.with_extension("making") };
-        if !mounted {
+        // What was begun in its place is taken up there, too.
+        let in_place = mounted || is_begun(dir);
+        let at = if in_place { dir.to_path_buf() } else { dir.with_extension("making") };
+        if !in_place {
             // What an earlier try left there (the disk was full, the power went).
             clear(&at)?;
         }

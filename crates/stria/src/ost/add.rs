@@ -1,13 +1,12 @@
 //! `ost add`: the stores of new OSTs, and their way into a cluster that runs.
 use std::fs;
-use std::io;
 use std::path::Path;
 
 use rt::Rt;
 
 use super::running::{Running, address, map_of};
 use crate::cli::OstAdd;
-use crate::daemon::{ClusterDir, find_key, load_in, on_shard};
+use crate::daemon::{ClusterDir, find_key, is_free, load_in, on_shard};
 use crate::failure::{Failure, Outcome};
 
 /// The verb `ost add`.
@@ -110,14 +109,10 @@ fn choose(a: &OstAdd, dir: &ClusterDir, known: &Running) -> Result<Vec<u16>, Fai
 /// Refuses a place in which something lies, saying what.
 async fn refuse_occupied(rt: &Rt, dir: &ClusterDir, index: u16) -> Outcome {
     let at = dir.ost(index);
-    let mut entries = match fs::read_dir(&at) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(e) => return Err(Failure::io("looking at", &at, &e)),
-        Ok(entries) => entries.filter_map(Result::ok).filter(|e| e.file_name() != "lost+found"),
-    };
-    if entries.next().is_none() {
+    if is_free(&at) {
         return Ok(());
     }
+    fs::read_dir(&at).map_err(|e| Failure::io("looking at", &at, &e))?;
     let what = match store_file::identity(rt, &at).await {
         Ok((there, _)) if there.cluster == dir.cluster && there.ost.0 == index => return Ok(()),
         Ok((there, _)) if there.cluster == dir.cluster => {
