@@ -102,7 +102,9 @@ impl Mds {
         let lost = pool.last_given();
         let entry = self.map.replace_store(ost, uuid, lost)?;
         let mut rows = self.untend_ost(ost);
-        let row = PrecreateRow { last_used: lost, ceiling: lost, ..PrecreateRow::default() };
+        // A store that this one, put back from a backup, does not know of any more has objects of its own: they stay, and no number of
+        // theirs is given out again.
+        let row = PrecreateRow { last_used: lost, ceiling: lost, newer: true, ..PrecreateRow::default() };
         self.pools.borrow_mut().add(ost, self.map.is_active(ost), &row);
         rows.extend(self.pools.borrow().get(ost).map(|p| (keys::precreate(ost), Some(precreate_row(p)))));
         self.tend_ost(&entry);

@@ -389,6 +389,67 @@ fn a_repair_on_the_metadata_servers_machine_leaves_files_on_another_machines_ost
 }
 
 #[test]
+fn an_ost_that_another_machine_replaced_after_the_backup_was_made_is_taken_back() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(1);
+    let a = c.mount("a", &[]);
+    let (dir, new, backup) = (c.path("c"), c.path("new machine"), c.path("backup"));
+    let key = format!("{dir}/keys/admin.key");
+    let address = |c: &Cluster| c.mds.as_ref().unwrap().word.trim_start_matches("tcp:").to_string();
+    let mds = address(&c);
+    good(&["ost", "add", "--dir", &new, "--mds", &mds, "--key", &key, "--count", "2"]);
+    let log = c.dir.path().join("new.log");
+    let serve = |mds: &str| Daemon::start(&["oss", "--dir", &new, "--ost", "all", "--mds", mds], &log);
+    let mut server = serve(&mds);
+    file_on(&a.join("lost"), 1, b"lost");
+    file_on(&a.join("stays"), 2, b"stays");
+    good(&["mdt", "backup", "--dir", &dir, &backup]);
+    server.kill();
+    fs::rename(format!("{new}/ost1"), c.path("old")).unwrap();
+    let mut server = serve(&mds);
+    good(&["ost", "replace", "1", "--dir", &new, "--mds", &mds]);
+    file_on(&a.join("later"), 1, b"later");
+    c.stop();
+    server.kill();
+    fs::remove_dir_all(format!("{dir}/mdt0")).unwrap();
+    good(&["mdt", "restore", "--dir", &dir, &backup]);
+    c.start_mds();
+    c.start_oss(0);
+    let mds = address(&c);
+    // The metadata server knows the store of before alone.
+    let mut server = serve(&mds);
+    server.says("another store has this index");
+    assert!(!server.child.wait().unwrap().success());
+    let said = good(&["ost", "replace", "1", "--dir", &new, "--mds", &mds]);
+    assert!(said.contains("has the store that is in its place again") && said.contains("started again"), "{said}");
+    let mut server = serve(&mds);
+    let a = c.mount("a", &[]);
+    let again = a.join("again");
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !stria(&["setstripe", "-c", "1", "-i", "1", text(&again)]).status.success() {
+        assert!(std::time::Instant::now() < until, "{}", server.said());
+    }
+    fs::write(&again, b"again").unwrap();
+    assert_eq!(fs::read(&again).unwrap(), b"again");
+    assert_eq!(fs::read(a.join("stays")).unwrap(), b"stays");
+    assert_eq!(fs::read(a.join("lost")).unwrap_err().raw_os_error(), Some(libc::EIO));
+    let listed = good(&["ost", "files", "1", "--lost", text(&a)]);
+    assert!(listed.contains("lost\n") && listed.contains("1 file(s)"), "{listed}");
+    let (code, said) = refused(&["ost", "replace", "1", "--dir", &new, "--mds", &mds]);
+    assert!(code == libc::ENOTEMPTY && said.contains("the store of this OST is there"), "{said}");
+    c.stop();
+    server.kill();
+    // With all stores in one place: what the OST has of after the backup is still there.
+    for store in ["mdt0", "ost0"] {
+        fs::rename(format!("{dir}/{store}"), format!("{new}/{store}")).unwrap();
+    }
+    let (code, said) = fsck(&new, &[]);
+    assert!(code == 4 && said.contains("with 5 bytes belongs to no file"), "{code} {said}");
+}
+
+#[test]
 fn a_description_of_before_an_ost_was_added_is_refused_and_says_which_one_is_missing() {
     if !can_mount() {
         return;

@@ -187,6 +187,41 @@ fn a_new_store_takes_the_place_of_a_lost_one_while_the_server_runs_and_gets_obje
     assert_eq!(destroyed.iter().find(of_before), None, "what was lost is not destroyed");
 }
 
+#[test]
+fn a_store_that_takes_a_lost_ones_place_keeps_the_objects_that_this_metadata_store_does_not_know() {
+    let fs = Fs::new();
+    *fs.osts.down.borrow_mut() = true;
+    let q = MapChangeRequest {
+        id: 1,
+        what: MapChange::ReplaceOst,
+        osts: vec![OstIndex(1)],
+        uuid: 900,
+        ..MapChangeRequest::default()
+    };
+    // It was made for a replacement which a metadata store that was put back knows nothing of.
+    let exist = made(&fs, &q).unwrap().lost_through + 100;
+    let asked = fs.osts.precreates.borrow().len();
+    fs.osts.last.borrow_mut().insert(OstIndex(1), exist);
+    let fs = fs.crash();
+    *fs.osts.down.borrow_mut() = false;
+    let there = RegisterRequest { entry: OstEntry { uuid: 900, nid: "local:y".into(), ..entry(1) }, cluster: 77 };
+    let _: ConfigReply = fs.call(Op::Register, &there).unwrap();
+    fs.world.settle();
+    fs.pass(5);
+    let of_it = types::ObjectId::seq_of(OstIndex(1));
+    let asked: Vec<u32> = fs.osts.precreates.borrow()[asked..]
+        .iter()
+        .filter(|q| q.orphans && q.seq == of_it)
+        .map(|q| q.last_used)
+        .collect();
+    assert!(!asked.is_empty() && asked.iter().all(|last| *last >= exist), "{asked:?} {exist}");
+    let files = (0..30).map(|i| fs.create(ROOT, &format!("f{i}")).unwrap());
+    let given: Vec<u32> = files
+        .filter_map(|f| layout_of(&fs, f).objects().first().filter(|o| o.ost.0 == 1).map(|o| o.object.0.oid))
+        .collect();
+    assert!(given.len() > 5 && given.iter().all(|oid| *oid > exist), "{given:?} {exist}");
+}
+
 /// Answers to requests that are made at the same time.
 fn at_once(fs: &Fs, op: Op, bodies: &[Vec<u8>]) -> Vec<MapChangeReply> {
     let caller = Caller { client: fs.client, replay: None, basis: 0, slot: None };

@@ -465,6 +465,12 @@ impl ClusterDir {
         self.register(vec![(format!("ost{index}"), uuid)])
     }
 
+    /// The store of an OST, if it lies in its place as it is written down.
+    pub async fn own_store(&self, rt: &Rt, index: u16) -> Option<u64> {
+        let uuid = self.uuid_of(&format!("ost{index}"))?;
+        self.check_ost(rt, index).await.is_ok().then_some(uuid)
+    }
+
     /// The store that an interrupted replacement has made, if one lies in an OST's place that is not written down yet.
     pub async fn made_replacement(&self, rt: &Rt, index: u16) -> Option<u64> {
         let (there, _) = store_file::identity(rt, &self.ost(index)).await.ok()?;

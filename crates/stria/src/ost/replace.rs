@@ -5,6 +5,9 @@
 //! 2. The store is made in the OST's place, and knows which objects were lost: they answer EIO.
 //! 3. The server that runs opens it: that of `up`, or a unit's, whose target had failed or waits for a store.
 //!
+//! The metadata store may have been put back from a backup of before a replacement. Then the store that the replacement made is in its place,
+//! and nobody has it as the OST's: it is named again, by the same request, and stays as it is.
+//!
 //! A command that was interrupted is given again. On a stopped cluster the first step is done in the metadata store itself.
 use super::running::Running;
 use crate::cli::OstReplace;
@@ -24,9 +27,10 @@ pub fn replace(a: &OstReplace) -> Outcome {
     dir = ClusterDir::open(&a.dir)?;
     let config = load_in(Some(&dir), &a.settings)?;
     let known = Running::look(a.mds.as_deref(), &dir, &config)?;
-    let uuid = made(&mut dir, &known, index, &config)?;
+    let (uuid, is_new) = made(&mut dir, &known, index, &config)?;
     let (fsname, at) = (&dir.fsname, dir.path().display());
-    say!("OST {index} of '{fsname}' has a new store; what the earlier one held is lost:");
+    let has = if is_new { "has a new store" } else { "has the store that is in its place again" };
+    say!("OST {index} of '{fsname}' {has}; what the earlier one held is lost:");
     say!("  'stria ost files {index} --lost' names the files that had objects there");
     if known.up.is_some() {
         known.serve(index)?;
@@ -46,24 +50,32 @@ pub fn replace(a: &OstReplace) -> Outcome {
     Ok(())
 }
 
-/// Makes the store and says which; one that an earlier try made is only written down.
-fn made(dir: &mut ClusterDir, known: &Running, index: u16, config: &Config) -> Result<u64, Failure> {
+/// Makes the store and says which, and whether it is new; one that an earlier try made is only written down, one that the metadata server
+/// does not know any more only named there.
+fn made(dir: &mut ClusterDir, known: &Running, index: u16, config: &Config) -> Result<(u64, bool), Failure> {
     on_shard(frames::FramePool::new(64 << 20), async |rt| {
         if let Some(there) = dir.made_replacement(&rt, index).await
             && known.osts.iter().any(|o| o.index == index && o.uuid == there)
         {
             dir.register(vec![(format!("ost{index}"), there)])?;
-            return Ok(there);
+            return Ok((there, true));
         }
         if !known.runs() {
             dir.replace_ost(&rt, index, config).await?;
-            return Ok(dir.uuid_of(&format!("ost{index}")).unwrap_or_default());
+            return Ok((dir.uuid_of(&format!("ost{index}")).unwrap_or_default(), true));
+        }
+        if let Some(there) = dir.own_store(&rt, index).await
+            && known.names_another(index, there)
+        {
+            // What is in use under that name is refused there.
+            known.replace(index, there)?;
+            return Ok((there, false));
         }
         dir.may_replace(&rt, index, config).await?;
         let uuid = rt.random().max(1);
         let lost = known.replace(index, uuid)?;
         dir.make_replacement(&rt, index, config, (uuid, lost)).await?;
-        Ok(uuid)
+        Ok((uuid, true))
     })
 }
 

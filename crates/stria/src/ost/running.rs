@@ -123,6 +123,10 @@ impl Running {
     pub fn uses(&self, index: u16, uuid: u64) -> bool {
         self.osts.iter().any(|o| o.index == index && o.uuid == uuid && o.active)
     }
+    /// Whether an OST has another store in the map than this one.
+    pub fn names_another(&self, index: u16, uuid: u64) -> bool {
+        self.osts.iter().any(|o| o.index == index && o.uuid != uuid && o.uuid != 0)
+    }
     /// Has the daemon of `up` serve an OST, and waits until its mounts reach it.
     ///
     /// # Errors
