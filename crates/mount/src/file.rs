@@ -304,9 +304,9 @@ impl StriaFs {
                 let copied = self.carry_out(&mut caller, Missed::bytes(to.fid()), |c| async move {
                     c.drop_privileges(&to, &cred, cred.caps == 0).await?;
                     let len = arg.len.min(COPY_BYTES_MAX);
-                    let n = c.data().copy_range(&from, arg.off_in, &to, arg.off_out, len).await?;
+                    let copied = c.data().copy_range(&from, arg.off_in, &to, arg.off_out, len).await;
                     c.kernel().attributes_changed(to.fid()).await;
-                    Ok(n)
+                    copied
                 });
                 match copied.await {
                     Ok(n) => req.into_reply().copied(n),

@@ -17,6 +17,7 @@ use crate::inode::{Inode, Object, Striping};
 use crate::jobs::Doer;
 use crate::kept_append::AppendRight;
 use crate::locks::Held;
+use crate::meta::missed::Missed;
 use crate::object::page_range;
 use crate::open_file::O_DIRECT;
 use crate::open_file::{O_APPEND, OpenFile};
@@ -28,6 +29,8 @@ const PAGE: u64 = FRAME_BYTES as u64;
 /// How often a write that waits for room looks whether its OST is still there.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const O_DSYNC: u32 = 0o10000;
+/// Bytes that a copy has in hand.
+const COPY_STEP_BYTES: u64 = 1 << 20;
 
 /// A write lock in use: taken for this write, or lent by an append that holds all of them.
 enum WriteLock<'a> {
@@ -511,12 +514,14 @@ impl Data {
         }
     }
 
-    /// copy_file_range(2) within the cluster; gives the bytes copied (0 at the end of the source).
+    /// copy_file_range(2) within the cluster; gives the bytes copied (0 at the end of the source). Where it ends early more may have been
+    /// written than it says: the kernel asks again for all of the target then.
     ///
     /// Cancel: a part may be done.
     ///
     /// # Errors
-    /// As [`Data::read`] and [`Data::write`]; EINVAL for overlapping ranges of one file.
+    /// As [`Data::read`] and [`Data::write`], for the first bytes: those that come later are for the next call to meet. EINVAL for
+    /// overlapping ranges of one file.
     pub async fn copy_range(
         self: &Rc<Self>,
         from: &Rc<OpenFile>,
@@ -530,23 +535,39 @@ impl Data {
         }
         let mut done = 0;
         let mut buffer = Vec::new();
-        while done < len {
-            let step = usize::try_from((len - done).min(1 << 20)).expect("at most 1 MiB");
-            let bulk = self.read(from, from_at + done, step).await?;
-            if bulk.is_empty() {
-                break;
-            }
-            buffer.resize(bulk.len(), 0);
-            bulk.copy_out(0, &mut buffer);
-            let written = match self.write_part(to, to_at + done, &buffer, None).await {
-                Err(FsError::NoSpace | FsError::Quota) if done > 0 => return Ok(done),
-                written => written?,
-            };
-            done += written.len;
-            if written.len < buffer.len() as u64 {
+        let ended = loop {
+            if done == len {
                 return Ok(done);
             }
+            match self.copy_step((from, from_at + done), (to, to_at + done), len - done, &mut buffer).await {
+                Ok(step) => {
+                    done += step;
+                    if step < buffer.len() as u64 || step == 0 {
+                        break Ok(done);
+                    }
+                }
+                Err(e) => break if done > 0 { Ok(done) } else { Err(e) },
+            }
+        };
+        self.meta.kernel_missed(Missed::bytes(to.fid())).await;
+        ended
+    }
+
+    /// Copies the first bytes of what is left by way of `buffer`; gives how many of these were written.
+    async fn copy_step(
+        self: &Rc<Self>,
+        (from, from_at): (&Rc<OpenFile>, u64),
+        (to, to_at): (&Rc<OpenFile>, u64),
+        left: u64,
+        buffer: &mut Vec<u8>,
+    ) -> Result<u64, FsError> {
+        let step = usize::try_from(left.min(COPY_STEP_BYTES)).expect("a small number");
+        let bulk = self.read(from, from_at, step).await?;
+        buffer.resize(bulk.len(), 0);
+        if bulk.is_empty() {
+            return Ok(0);
         }
-        Ok(done)
+        bulk.copy_out(0, buffer);
+        Ok(self.write_part(to, to_at, buffer, None).await?.len)
     }
 }

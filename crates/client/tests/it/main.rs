@@ -20,6 +20,7 @@ mod full;
 mod full_locks;
 mod gone;
 mod grants;
+mod in_part;
 mod limits;
 mod lock_ahead;
 mod migrate;

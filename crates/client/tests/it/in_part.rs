@@ -1,0 +1,78 @@
+//! Calls that are done in part: those that fail half way, and those whose program is killed when it was just done. What was done counts,
+//! and a kernel in front, which takes an error for nothing at all, hears of it.
+use std::collections::BTreeMap;
+
+use crate::world::*;
+use rt::LocalFuture;
+
+/// Bytes that a copy reads at a time.
+const STEP: u64 = MIB;
+
+/// A kernel that counts how often it was told to forget the attributes of each inode.
+#[derive(Clone, Default)]
+struct Hears(Rc<RefCell<BTreeMap<Fid, u32>>>);
+
+impl Hears {
+    fn before(client: &Rc<Client>) -> Hears {
+        let kernel = Hears::default();
+        client.kernel().set(Rc::new(kernel.clone()));
+        kernel
+    }
+    /// How often since it was asked last.
+    fn told(&self, fid: Fid) -> u32 {
+        self.0.borrow_mut().remove(&fid).unwrap_or(0)
+    }
+}
+
+impl client::KernelCache for Hears {
+    fn drop_attributes(&self, fid: Fid) -> LocalFuture<bool> {
+        *self.0.borrow_mut().entry(fid).or_default() += 1;
+        Box::pin(std::future::ready(true))
+    }
+    fn drop_pages(&self, _fid: Fid, _extent: Extent) -> LocalFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+    fn drop_names(&self) -> LocalFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+    fn lets_go(&self) -> bool {
+        false
+    }
+    fn let_go(&self, _fids: &[Fid]) {}
+}
+
+/// A new file over `count` OSTs from `first` on, `stripe` bytes at a time.
+async fn create_over(c: &Rc<Client>, name: &str, (first, count): (u16, u16), stripe: u64) -> Rc<OpenFile> {
+    let mut spec = layout::LayoutSpec::default();
+    spec.stripe_size = Some(layout::StripeSize::new(stripe).unwrap());
+    spec.stripe_count = layout::StripeCount::Exactly(count);
+    spec.index = Some(OstIndex(first));
+    let layout = layout::xattr::encode_spec(&spec);
+    let new = NewFile { flags: O_RDWR | O_CREAT, mode: 0o644, layout: &layout, ..NewFile::default() };
+    c.create_open(&root(), Fid::ROOT, name.as_bytes(), new).await.unwrap().1
+}
+
+#[test]
+fn a_copy_that_fails_half_way_tells_how_far_it_came() {
+    let world = World::new(1, 2, OstConfig::default());
+    let (c, _) = world.client(|_| {});
+    let kernel = Hears::before(&c);
+    world.run(Duration::from_secs(3600), async {
+        let from = create_over(&c, "from", (0, 2), STEP).await;
+        let to = create_over(&c, "to", (0, 1), STEP).await;
+        for step in 0..4 {
+            c.data().write(&from, step * STEP, &pattern(step * STEP, STEP as usize, 3)).await.unwrap();
+        }
+        c.data().fsync(&from, false).await.unwrap();
+        c.drop_caches().await;
+        // The second step is on the second OST.
+        world.oss[1].running.borrow().as_ref().unwrap().1.clone().unwrap().abandon();
+        kernel.told(to.fid());
+        assert_eq!(c.data().copy_range(&from, 0, &to, 0, 4 * STEP).await, Ok(STEP));
+        assert!(kernel.told(to.fid()) > 0, "more may have been written");
+        assert!(read_all(&c, &to, 4 * STEP).await == pattern(0, STEP as usize, 3));
+        let next = c.data().copy_range(&from, STEP, &to, STEP, 3 * STEP).await;
+        assert_eq!(next, Err(FsError::Io), "the next call meets what is wrong");
+        assert!(kernel.told(to.fid()) > 0);
+    });
+}
