@@ -106,8 +106,8 @@ impl StriaFs {
         self.carry_out_or(caller, Begins::InTurn, missed, op, |_, _| (), || ()).await
     }
 
-    /// The same; `begins` says when, `undo` gets what the change brought when nobody is there to take it, and `on_signal` is called at
-    /// the caller's first signal.
+    /// The same; `begins` says when ([`Begins::NowOrNever`] is a cut, of which the kernel hears also when it fails), `undo` gets what the
+    /// change brought when nobody is there to take it, and `on_signal` is called at the caller's first signal.
     pub(crate) async fn carry_out_or<T: 'static, F>(
         &self,
         caller: &mut Caller,
@@ -128,6 +128,9 @@ impl StriaFs {
                 let done = work.await;
                 if is_alone.get() {
                     c.meta().kernel_missed(missed).await;
+                } else if done.is_err() && begins == Begins::NowOrNever {
+                    // It may be cut all the same. Nobody waits for the kernel here, which writes no page back before the answer.
+                    c.rt().clone().spawn(async move { c.meta().kernel_missed(missed).await });
                 }
                 done
             }

@@ -7,10 +7,12 @@ use std::rc::Rc;
 
 use rt::LocalFuture;
 use rt::sync::join_all;
+use sim::cluster::NodeId;
 use simkernel::pages::PAGE;
 use simkernel::planted::class_of;
 use simkernel::run::World;
 use simkernel::{Report, RunConfig, Work, run};
+use simworld::DiskFault;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::time::FormatTime;
 use tracing_subscriber::layer::SubscriberExt as _;
@@ -294,4 +296,54 @@ fn attributes_that_come_with_another_name_are_not_believed_over_later_ones() {
 #[test]
 fn what_was_read_of_one_stripe_while_the_lock_of_the_next_was_waited_for_is_not_kept() {
     all_well("what_was_read", seeds(0..8), class_of("reads_across_stripes").make);
+}
+
+/// What a kernel is told of a file, and what it reads of its first page, against what another one finds.
+async fn as_others_see(w: &World, name: &[u8], here: (u64, Vec<u8>)) -> Option<()> {
+    let (b, bob) = (w.kernel(1), w.callers[w.callers.len() - 1].clone());
+    let (_, size) = w.must(1, "stat", b.stat(&bob, &b.root(), name)).await?;
+    let file = w.must(1, "open", b.open(&bob, &b.root(), name, libc::O_RDONLY)).await?;
+    let bytes = w.must(1, "read", b.read(&bob, &file, 0, PAGE)).await?;
+    w.must(1, "close", b.close(&bob, &file)).await?;
+    let same = here == (size, bytes.clone());
+    let (told, first) = (here.0, (here.1.first(), bytes.first()));
+    let outcome = if same { Ok(()) } else { Err(format!("{told} bytes instead of {size}, {first:?} first")) };
+    w.context.expect("the file on the mount that changed it", outcome);
+    Some(())
+}
+
+/// A file of two stripes is to have four, of which the OST of the last is told first; the store of one OST fails.
+fn grows_in_part<const OST: usize>(w: Rc<World>) -> LocalFuture<Option<()>> {
+    const STRIPE: u64 = 64 << 10;
+    Box::pin(async move {
+        let (k, root, caller) = (w.kernel(0), w.kernel(0).root(), w.callers[0].clone());
+        let (sim, host) = (&w.context.cluster.sim, w.context.cluster.node(NodeId::Oss(OST)).host());
+        let file = w.must(0, "create", k.open(&caller, &root, b"f", libc::O_RDWR | libc::O_CREAT)).await?;
+        w.must(0, "write", k.write(&caller, &file, 0, &[1; 2 * STRIPE as usize])).await?;
+        w.must(0, "fsync", k.fsync(&caller, &file)).await?;
+        host.set_disk_fault(DiskFault { writes: true, syncs: true, times: u32::MAX, ..DiskFault::default() });
+        for at in [0, STRIPE] {
+            w.must(0, "write", k.write(&caller, &file, at, &[1; PAGE as usize])).await?;
+        }
+        w.op(0, "fsync that finds the store out", k.fsync(&caller, &file)).await?.err();
+        w.must(0, "fstat", k.fstat(&caller, &file)).await?;
+        let grown = w.op(0, "ftruncate", k.truncate(&caller, &file.inode, Some(&file), 3 * STRIPE + 100)).await?;
+        w.context.expect("the growth", if grown == Err(libc::EIO) { Ok(()) } else { Err(format!("{grown:?}")) });
+        w.context.cluster.kill(NodeId::Oss(OST), false);
+        w.must(0, "start", async { w.context.cluster.start(NodeId::Oss(OST)).await.map_err(|_| libc::EIO) }).await?;
+        sim.sleep(Duration::from_secs(60)).await;
+        let (size, _) = w.must(0, "fstat", k.fstat(&caller, &file)).await?;
+        let bytes = w.must(0, "read", k.read(&caller, &file, 0, PAGE)).await?;
+        as_others_see(&w, b"f", (size, bytes)).await
+    })
+}
+
+#[test]
+fn the_kernel_hears_of_a_change_of_size_that_is_done_in_part() {
+    logging();
+    for steps in [grows_in_part::<0>, grows_in_part::<1>] {
+        let mut config = RunConfig::draw(1, Work::Script(steps), 2);
+        (config.cluster.osts, config.cluster.stripe_count) = (2, 2);
+        assert_eq!(run(&config).complaints, [""; 0]);
+    }
 }

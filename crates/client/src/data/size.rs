@@ -19,6 +19,7 @@ use crate::goes_on::goes_on;
 use crate::inode::{FILE_BYTES_MAX, Inode, Object, Striping, UNSET};
 use crate::jobs::Doer;
 use crate::locks::{Held, Sought};
+use crate::meta::missed::Missed;
 use crate::open_file::OpenFile;
 use crate::osc::Why;
 
@@ -312,7 +313,8 @@ impl Data {
         Ok(())
     }
 
-    /// fallocate(2): `mode` bits KEEP_SIZE 1, PUNCH_HOLE 2, ZERO_RANGE 16.
+    /// fallocate(2): `mode` bits KEEP_SIZE 1, PUNCH_HOLE 2, ZERO_RANGE 16. What it did on some objects stays when it fails on another one,
+    /// the length that it gave them, too.
     ///
     /// Cancel: goes on by itself.
     ///
@@ -354,6 +356,10 @@ impl Data {
             let s = self.meta.layout_of(inode).await?.ok_or(FsError::NotSupported)?;
             let done = self.allocate(inode, &s, mode, range).await;
             super::write::outlives(file);
+            if done.is_err() {
+                // What was allocated of other objects stays, and the kernel takes an error for nothing at all.
+                self.meta.kernel_missed(Missed::bytes(inode.fid)).await;
+            }
             if self.meta.unless_moved(inode, Some(s), done).await?.is_some() {
                 return Ok(());
             }
@@ -367,9 +373,13 @@ impl Data {
         inode.front.drop_kernel_pages().await;
         for part in s.layout.geometry().objects(range)? {
             let object = &s.objects[usize::from(part.stripe.0)];
-            if self.allocate_object(object, part.object, mode, keep).await? {
+            let before = object.mtime.get();
+            let done = self.allocate_object(object, part.object, mode, keep).await;
+            // Zeros may have taken bytes away before there was no space for the rest.
+            if done == Ok(true) || done.is_err() && object.mtime.get() != before {
                 inode.mtime.set(inode.mtime.get().max(object.mtime.get()));
             }
+            done?;
         }
         Ok(())
     }

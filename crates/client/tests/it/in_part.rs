@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::world::*;
 use rt::LocalFuture;
 
+const OST_BYTES: u64 = 32 * MIB;
 /// Bytes that a copy reads at a time.
 const STEP: u64 = MIB;
 
@@ -52,6 +53,10 @@ async fn create_over(c: &Rc<Client>, name: &str, (first, count): (u16, u16), str
     c.create_open(&root(), Fid::ROOT, name.as_bytes(), new).await.unwrap().1
 }
 
+async fn size(c: &Rc<Client>, fid: Fid) -> u64 {
+    c.getattr(&root(), fid, None).await.unwrap().attr.size
+}
+
 #[test]
 fn a_copy_that_fails_half_way_tells_how_far_it_came() {
     let world = World::new(1, 2, OstConfig::default());
@@ -74,5 +79,28 @@ fn a_copy_that_fails_half_way_tells_how_far_it_came() {
         let next = c.data().copy_range(&from, STEP, &to, STEP, 3 * STEP).await;
         assert_eq!(next, Err(FsError::Io), "the next call meets what is wrong");
         assert!(kernel.told(to.fid()) > 0);
+    });
+}
+
+#[test]
+fn the_kernel_hears_of_an_allocation_that_found_space_on_some_osts_only() {
+    let config = OstConfig { grant_initial_bytes: MIB / 2, grant_max_bytes: MIB, ..OstConfig::default() };
+    let world = World::sized(SimConfig::new(2), 2, config, OST_BYTES);
+    let ((c, _), (other, _)) = (world.client(|_| {}), world.client(|_| {}));
+    let kernel = Hears::before(&c);
+    world.run(Duration::from_secs(3600), async {
+        let file = create_over(&c, "f", (0, 2), STRIPE).await;
+        c.data().write(&file, 0, b"bytes").await.unwrap();
+        c.data().fsync(&file, false).await.unwrap();
+        let filler = create_over(&other, "filler", (1, 1), STRIPE).await;
+        while other.data().fallocate(&filler, 0, 0, size(&other, filler.fid()).await + MIB).await.is_ok() {}
+        world.sim.sleep(Duration::from_secs(10)).await;
+        let began = c.rt().wall();
+        kernel.told(file.fid());
+        assert_eq!(c.data().fallocate(&file, 0, 0, 16 * MIB).await, Err(FsError::NoSpace));
+        assert!(kernel.told(file.fid()) > 0, "it believes the size of before");
+        let attr = c.getattr(&root(), file.fid(), None).await.unwrap().attr;
+        assert!(attr.size > 15 * MIB && attr.mtime >= began, "what was allocated stays: {attr:?}");
+        assert_eq!(size(&other, file.fid()).await, attr.size);
     });
 }
