@@ -74,7 +74,13 @@ impl StriaFs {
                 }
                 match result {
                     Ok(len) => req.into_reply().write(len),
-                    Err(e) => req.err(errno(e)),
+                    Err(e) => {
+                        // A part of it may be written, and the kernel keeps what it read meanwhile. Not waited for: its caller may be gone.
+                        let client = self.client.clone();
+                        let missed = Missed::bytes(convert::fid(req.nodeid()));
+                        self.client.rt().spawn(async move { client.meta().kernel_missed(missed).await });
+                        req.err(errno(e))
+                    }
                 }
             }
             _ => req.err(libc::ENOSYS),

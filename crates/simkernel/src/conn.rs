@@ -4,7 +4,7 @@
 //! write-back, read-ahead) join the background queue, of which INIT's `max_background` are under way at a time. A signal
 //! sends INTERRUPT once; a fatal one takes back what the daemon has not read; everything else is waited for.
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -21,6 +21,16 @@ pub type Answer = Result<Vec<u8>, i32>;
 /// How far apart requests' numbers are: the lowest bit marks interrupts.
 const UNIQUE_STEP: u64 = 2;
 
+thread_local! {
+    /// Numbers of the threads that are being killed.
+    static DYING: RefCell<BTreeSet<u32>> = RefCell::default();
+}
+
+/// Whether a thread is being killed, as the daemon asks it of its machine.
+pub(crate) fn is_dying(pid: u32) -> bool {
+    DYING.with_borrow(|dying| dying.contains(&pid))
+}
+
 /// A thread of a program, as requests name it.
 #[derive(Default)]
 pub struct Caller {
@@ -35,6 +45,7 @@ impl Caller {
     /// A thread with a number.
     #[must_use]
     pub fn new(pid: u32) -> Rc<Caller> {
+        DYING.with_borrow_mut(|dying| dying.remove(&pid));
         Rc::new(Caller { pid, ..Caller::default() })
     }
     /// Sends it a signal.
@@ -42,6 +53,11 @@ impl Caller {
         self.signalled.set(true);
         self.fatal.set(self.fatal.get() || fatal);
         self.signal.notify();
+    }
+    /// Kills it: the daemon finds that it is dying.
+    pub fn kill(&self) {
+        DYING.with_borrow_mut(|dying| dying.insert(self.pid));
+        self.signal(true);
     }
     /// The signal has been handled.
     pub fn calm(&self) {

@@ -240,7 +240,7 @@ impl Kernel {
     /// write(2) at an offset, or at the end for O_APPEND.
     ///
     /// # Errors
-    /// What the daemon answers; what was written before is not told then.
+    /// What the daemon answers.
     pub async fn write(
         self: &Rc<Self>,
         caller: &Caller,
@@ -256,10 +256,34 @@ impl Kernel {
         let offset = if file.flags & libc::O_APPEND as u32 != 0 { inode.size.get() } else { offset };
         self.write_and_wait(inode, offset, offset + len).await;
         self.invalidate(inode, offset, offset + len).await;
+        let result = self.write_past_cache(caller, file, offset, data).await;
+        if result.is_ok_and(|done| done > 0) {
+            // Pages that were read while it was under way may be older.
+            self.invalidate(inode, offset, offset + len).await;
+        }
+        // Whatever became of it, who looks asks.
+        inode.version.set(self.next_version());
+        inode.expire();
+        let done = result?;
+        inode.size.set(inode.size.get().max(offset + done));
+        Ok(done)
+    }
+
+    /// Sends what is written, in requests of the agreed size, one after the other. Of several the first that fails ends it; what was written
+    /// before is told, but for requests in the background.
+    async fn write_past_cache(
+        self: &Rc<Self>,
+        caller: &Caller,
+        file: &Rc<File>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<u64, i32> {
+        let (inode, len) = (&file.inode, data.len() as u64);
+        // What makes the file longer is not sent in the background.
+        let in_line = self.goes_in_line(file) && offset + len <= inode.size.get();
         let most = self.conn.agreed.get().max_write as usize;
-        let mut result = Ok(0);
+        let mut done = 0;
         for part in data.chunks(most.max(1)) {
-            let done = result.unwrap_or(0);
             let arg = WriteIn {
                 fh: file.fh,
                 offset: offset + done,
@@ -270,33 +294,25 @@ impl Kernel {
                 ..WriteIn::default()
             };
             let parts = [arg.as_bytes(), part];
-            // What makes the file longer is not sent in the background.
-            let answer = if self.goes_in_line(file) && offset + len <= inode.size.get() {
+            let answer = if in_line {
                 self.conn.request_in_line(opcode::WRITE, inode.nodeid, &parts).await
             } else {
                 self.conn.request(caller, opcode::WRITE, inode.nodeid, &parts).await
             };
             match answer.and_then(|a| parse::<WriteOut>(&a)) {
-                Ok(out) if out.size as usize == part.len() => result = Ok(done + u64::from(out.size)),
                 Ok(out) => {
                     if out.size as usize > part.len() {
                         self.conn.fault(format!("WRITE of {} bytes answered with {}", part.len(), out.size));
                     }
-                    result = Ok(done + u64::from(out.size));
-                    break;
+                    done += u64::from(out.size);
+                    if (out.size as usize) < part.len() {
+                        break;
+                    }
                 }
-                Err(e) => {
-                    result = Err(e);
-                    break;
-                }
+                Err(_) if done > 0 && !in_line => break,
+                Err(e) => return Err(e),
             }
         }
-        // Pages that were read while it was under way may be older.
-        self.invalidate(inode, offset, offset + len).await;
-        let done = result?;
-        inode.version.set(self.next_version());
-        inode.size.set(inode.size.get().max(offset + done));
-        inode.expire();
         Ok(done)
     }
 

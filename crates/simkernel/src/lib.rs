@@ -11,8 +11,8 @@
 //! there: a lookup counts; what an answer says is believed for as long as it says, and not at all when the inode changed
 //! since the question; SETATTR of a size runs with write-back shut out and the inode's lock held; a fallocate that clears
 //! a range writes it back first; an invalidation locks each page, waits for its write-back and launders it; reads past the
-//! page cache write the range back first, such writes drop it before and after; a first mapping of a file drops its pages;
-//! a short READ of pages lowers the size. Differs: no huge pages, no write-back cache (never negotiated), no writes
+//! page cache write the range back first, such writes drop it before, and behind it again if something was written; a first
+//! mapping of a file drops its pages; a short READ of pages lowers the size. Differs: no huge pages, no write-back cache (never negotiated), no writes
 //! through the page cache (files opened for writing are opened for direct I/O), no locks of programs.
 pub mod across;
 pub mod cells;

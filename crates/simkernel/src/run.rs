@@ -10,7 +10,7 @@ use sim::cluster::{Cluster, ClusterConfig, Context, Manners, NodeId};
 use simworld::{Sim, SimConfig};
 use types::{Duration, MIB, Rng};
 
-use crate::conn::{Caller, Delays};
+use crate::conn::{Caller, Delays, is_dying};
 use crate::kernel::{Kernel, KernelConfig};
 use crate::{cells, churn, turns};
 
@@ -320,6 +320,9 @@ async fn mount(context: &Rc<Context>, config: &RunConfig, index: usize) -> Resul
     // Its callers are no processes of this machine, and none of them dies.
     fs.judge_callers(|_| Some(false));
     fs.tell_calls(|_| mount::Syscall::Unknown);
+    // Its callers are no processes of this machine.
+    fs.judge_callers(|pid| Some(is_dying(pid)));
+    fs.measure_calls(|_| mount::Count::Unknown);
     let (rt, worker) = (client.rt().clone(), session.worker(Vec::new(), true));
     let own = rt.clone();
     rt.spawn(async move {

@@ -5,13 +5,14 @@ use std::fmt::Write;
 
 use std::rc::Rc;
 
+use mount::KernelCaching;
 use rt::LocalFuture;
 use rt::sync::join_all;
 use sim::cluster::NodeId;
 use simkernel::pages::PAGE;
 use simkernel::planted::class_of;
 use simkernel::run::World;
-use simkernel::{Report, RunConfig, Work, run};
+use simkernel::{Delays, Report, RunConfig, Work, run};
 use simworld::DiskFault;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::time::FormatTime;
@@ -310,6 +311,58 @@ async fn as_others_see(w: &World, name: &[u8], here: (u64, Vec<u8>)) -> Option<(
     let outcome = if same { Ok(()) } else { Err(format!("{told} bytes instead of {size}, {first:?} first")) };
     w.context.expect("the file on the mount that changed it", outcome);
     Some(())
+}
+
+/// A write whose program is killed when its bytes are in the client's cache, while its kernel reads what they replace.
+fn killed_amid_a_write(w: Rc<World>) -> LocalFuture<Option<()>> {
+    Box::pin(async move {
+        let (k, root) = (w.kernel(0), w.kernel(0).root());
+        let (reader, writer) = (w.callers[0].clone(), w.callers[1].clone());
+        let sim = &w.context.cluster.sim;
+        let file = w.must(0, "create", k.open(&reader, &root, b"f", libc::O_RDWR | libc::O_CREAT)).await?;
+        w.must(0, "write", k.write(&reader, &file, 0, &[1; PAGE as usize])).await?;
+        w.must(0, "fsync", k.fsync(&reader, &file)).await?;
+        w.must(0, "close", k.close(&reader, &file)).await?;
+        sim.sleep(Duration::from_millis(100)).await;
+        let kept = w.must(0, "open", k.open(&reader, &root, b"f", libc::O_RDONLY)).await?;
+        w.must(0, "read", k.read(&reader, &kept, 0, PAGE)).await?;
+        let file = w.must(0, "open", k.open(&writer, &root, b"f", libc::O_WRONLY)).await?;
+        // The lock is there, and no grant: what is written next waits for the OST behind its copy.
+        w.must(0, "write", k.write(&writer, &file, 0, &[2; PAGE as usize])).await?;
+        w.context.cluster.kill(NodeId::Oss(0), false);
+        let write = async {
+            let written = w.op(0, "write", k.write(&writer, &file, 0, &[3; PAGE as usize])).await?;
+            let killed = if written == Err(libc::EINTR) { Ok(()) } else { Err(format!("{written:?}")) };
+            w.context.expect("the write whose program is killed", killed);
+            Some(())
+        };
+        let read = async {
+            for _ in 0..20 {
+                w.must(0, "read", k.read(&reader, &kept, 0, PAGE)).await?;
+            }
+            writer.kill();
+            Some(())
+        };
+        let both: Vec<LocalFutureOf<'_>> = vec![Box::pin(write), Box::pin(read)];
+        join_all(both).await.into_iter().collect::<Option<Vec<()>>>()?;
+        w.must(0, "start", async { w.context.cluster.start(NodeId::Oss(0)).await.map_err(|_| libc::EIO) }).await?;
+        sim.sleep(Duration::from_secs(60)).await;
+        let bytes = w.must(0, "read", k.read(&reader, &kept, 0, PAGE)).await?;
+        let (size, _) = w.must(0, "fstat", k.fstat(&reader, &kept)).await?;
+        as_others_see(&w, b"f", (size, bytes)).await
+    })
+}
+
+#[test]
+fn what_a_killed_write_left_is_seen_by_the_kernel_that_read_beside_it() {
+    all_well("what_a_killed_write", seeds(0..16), |seed| {
+        let mut config = RunConfig::draw(seed, Work::Script(killed_amid_a_write), 2);
+        (config.programs, config.caching) = (2, KernelCaching::Always);
+        (config.cluster.osts, config.cluster.stripe_count) = (1, 1);
+        (config.cluster.ost_grant_bytes, config.cluster.ost_reserve_bytes) = (0, 0);
+        config.kernel.delays = Delays { step_max: Duration::from_micros(300), stall: 0.0, ..config.kernel.delays };
+        config
+    });
 }
 
 /// A file of two stripes is to have four, of which the OST of the last is told first; the store of one OST fails.
