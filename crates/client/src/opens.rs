@@ -13,6 +13,7 @@ use crate::ending::Ending;
 use crate::entries::Entry;
 use crate::goes_on::{goes_on, goes_on_or};
 use crate::inode::{Inode, SizeKeeper, UNSET};
+use crate::meta::missed::Missed;
 use crate::meta::names::check_name;
 use crate::open_file::{O_ACCMODE, O_CREAT, O_EXCL, O_TRUNC, OpenFile};
 
@@ -118,7 +119,12 @@ impl Client {
         if !name.is_empty() {
             self.meta.learn_name(parent, &name, &file.inode);
         }
-        match self.named_entry(&file.inode).await {
+        let entry = self.named_entry(&file.inode).await;
+        if !made && (aside || file.flags() & O_TRUNC != 0) {
+            // Who asked for it may have been killed since it was cut, and the kernel know it by another name.
+            self.meta.may_be_missed(&file.inode);
+        }
+        match entry {
             Ok(entry) => Ok((entry, file)),
             Err(e) => {
                 self.unwanted(&file);
@@ -138,6 +144,8 @@ impl Client {
             Ok(())
         };
         if cut.is_err() {
+            // Some of it may be gone all the same.
+            self.meta.kernel_missed(Missed::attributes(file.fid())).await;
             let _ = self.release(file).await;
         }
         cut

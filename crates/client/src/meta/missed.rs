@@ -76,7 +76,7 @@ impl Meta {
         self.known_inode(dir).map(|d| d.front.names_missed())
     }
     /// A change of ours was answered that concerns an inode. As long as any goes on alone it may be that one.
-    pub(super) fn may_be_missed(&self, inode: &Inode) {
+    pub(crate) fn may_be_missed(&self, inode: &Inode) {
         if self.sessions.alone().count() > 0 {
             let front = inode.front.clone();
             front.stops_believing();

@@ -2,9 +2,11 @@
 //! and a kernel in front, which takes an error for nothing at all, hears of it.
 use std::collections::BTreeMap;
 
+use crate::cancel::amid::{When, dropped_after};
 use crate::world::*;
 use rt::LocalFuture;
 
+const O_TRUNC: u32 = 0o1000;
 const OST_BYTES: u64 = 32 * MIB;
 /// Bytes that a copy reads at a time.
 const STEP: u64 = MIB;
@@ -103,4 +105,43 @@ fn the_kernel_hears_of_an_allocation_that_found_space_on_some_osts_only() {
         assert!(attr.size > 15 * MIB && attr.mtime >= began, "what was allocated stays: {attr:?}");
         assert_eq!(size(&other, file.fid()).await, attr.size);
     });
+}
+
+/// Opens of what is there that cut it are dropped after each of their polls: of how many the file was cut, and its kernel heard nothing.
+fn unheard(flags: u32) -> (u32, u32) {
+    let world = World::new(4, 1, OstConfig::default());
+    let (c, _) = world.client(|_| {});
+    let kernel = Hears::before(&c);
+    world.run(Duration::from_secs(3600), async {
+        let (mut cut, mut unheard) = (0, 0);
+        for polls in 1.. {
+            let name = format!("f{polls}");
+            let file = create(&c, &name).await;
+            let fid = file.fid();
+            c.data().write(&file, 0, &[1; 300]).await.unwrap();
+            c.release(&file).await.unwrap();
+            assert_eq!(size(&c, fid).await, 300);
+            kernel.told(fid);
+            let new = NewFile { flags: flags | O_CREAT | O_TRUNC, mode: 0o644, ..NewFile::default() };
+            let (cred, name) = (root(), name.into_bytes());
+            let opened = dropped_after(polls, When::Asleep, c.create_open(&cred, Fid::ROOT, &name, new)).await;
+            if opened.is_some() {
+                break;
+            }
+            world.sim.sleep(Duration::from_secs(1)).await;
+            if size(&c, fid).await == 0 {
+                cut += 1;
+                unheard += u32::from(kernel.told(fid) == 0);
+            }
+        }
+        (cut, unheard)
+    })
+}
+
+#[test]
+fn the_kernel_hears_of_a_cut_whose_program_was_killed_in_the_create_that_did_it() {
+    for flags in [0, O_RDWR] {
+        let (cut, unheard) = unheard(flags);
+        assert!(cut > 0 && unheard == 0, "flags {flags:o}: of {cut} cuts {unheard} were not told");
+    }
 }

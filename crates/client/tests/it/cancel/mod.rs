@@ -3,7 +3,7 @@
 //! Each operation of a client is dropped after its first poll, after its second, and so on until it comes to its end before, once
 //! as soon as it waits and once when what it waited for has come. `STRIA_CANCEL=all` drops long ones after each poll, too, where
 //! otherwise a few are looked at; `STRIA_CANCEL=NAME` has the one operation of that name only.
-mod amid;
+pub mod amid;
 mod operations;
 mod place;
 
