@@ -108,15 +108,6 @@ impl Client {
         size: u64,
         file: Option<&Rc<OpenFile>>,
     ) -> Result<(), FsError> {
-        let known_empty = {
-            let a = inode.attr();
-            let empty = a.flags & AttrFlags::SIZE_KNOWN != 0 && a.size == 0 && a.blocks == 0 && inode.known_size() == 0;
-            // What an answer brought that others overtook is of before them.
-            size == 0 && empty && !inode.is_stale()
-        };
-        if known_empty {
-            return Ok(());
-        }
         // An open holds nothing in the kernel that a drop of pages waits for.
         let _shut = inode.front.shut(Extent::from(size));
         inode.front.drop_kernel_pages().await;

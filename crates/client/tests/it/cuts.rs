@@ -126,6 +126,23 @@ fn a_cut_that_shortens_one_object_asks_nobody_else_and_one_of_three_asks_each_on
     });
 }
 
+#[test]
+fn an_open_that_empties_an_empty_file_changes_no_object() {
+    const O_TRUNC: u32 = 0o1000;
+    let world = World::new(1, 2, OstConfig::default());
+    let (c, _) = world.client(|_| {});
+    world.run(Duration::from_secs(600), async {
+        c.release(&create_striped(&c, "f").await).await.unwrap();
+        let asked = || (0..2).map(|i| asked(&world, i, "punch") + asked(&world, i, "promise")).sum::<u64>();
+        let file = open(&c, "f", O_RDWR | O_TRUNC).await;
+        assert_eq!(asked(), 0);
+        c.data().write(&file, 0, b"bytes").await.unwrap();
+        c.release(&file).await.unwrap();
+        c.release(&open(&c, "f", O_RDWR | O_TRUNC).await).await.unwrap();
+        assert_eq!(asked(), 1);
+    });
+}
+
 /// Two clients cut the file, write to it and append, all at once: nobody waits for ever, and nobody is given up.
 #[test]
 fn clients_that_cut_and_write_the_same_file_at_once_keep_no_locks_from_each_other() {
