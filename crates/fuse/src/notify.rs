@@ -4,10 +4,13 @@
 //! directory's lock), so it is written by a helper thread and its end is a future. Notifications may overtake each
 //! other; whoever needs an order awaits one before the next. Threads are started when all are busy, so that a waiting
 //! notification never holds up the one that would free it, up to [`THREADS_MAX`]; then they queue.
+//!
+//! What the kernel is to forget is never refused, however many queue: it would believe that for good. Nor does it queue twice: one that
+//! has not begun is about all that happened until it does. So there are at most as many as inodes and ranges of them that it knows.
 use crate::abi::{self, *};
 use crate::drops::UnderWay;
 use crate::session::{Link, Shared, send_on, write_message};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -20,21 +23,25 @@ use zerocopy::IntoBytes;
 pub const THREADS_MAX: usize = 4096;
 /// Bytes of their stacks: they make one system call.
 const STACK_BYTES: usize = 64 << 10;
-/// Notifications that wait for a thread at most; more are refused with EAGAIN.
+/// Notifications that wait for a thread at most; more are refused with EAGAIN, but for those by which the kernel forgets something.
 pub const QUEUE_MAX: usize = 65536;
 /// An idle helper thread goes away after this.
 const IDLE: Duration = Duration::from_secs(5);
 
-struct Job {
-    code: i32,
-    body: Vec<u8>,
-    done: Arc<Done>,
+/// What a notification says: its code, and what stands behind the header.
+type Said = (i32, Vec<u8>);
+
+/// Whether the kernel is to forget something, or to ask again: it would believe for good what it is not told.
+fn is_to_forget(code: i32) -> bool {
+    matches!(code, notify::INVAL_INODE | notify::INVAL_ENTRY | notify::DELETE | notify::INC_EPOCH)
 }
 
 #[derive(Default)]
 struct State {
-    result: Option<io::Result<bool>>,
-    waker: Option<Waker>,
+    /// Whether the kernel had what it was about, or an errno.
+    result: Option<Result<bool, i32>>,
+    /// Of those who wait, by their places.
+    wakers: Vec<Waker>,
     /// It drops pages.
     drops: Option<UnderWay>,
 }
@@ -52,43 +59,84 @@ impl Done {
     }
 
     fn set(&self, result: io::Result<bool>) {
-        let waker = {
+        let wakers = {
             let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            state.result = Some(result);
+            state.result = Some(result.map_err(|e| e.raw_os_error().unwrap_or(libc::EIO)));
             state.drops = None;
-            state.waker.take()
+            std::mem::take(&mut state.wakers)
         };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        wakers.into_iter().for_each(Waker::wake);
     }
 }
 
 /// Resolves when the kernel has done what the notification asked: whether it had what that was about. Need not be awaited; dropping it
 /// changes nothing.
-pub struct Notified(Arc<Done>);
+pub struct Notified {
+    done: Arc<Done>,
+    /// Its place among those who wait.
+    place: Option<usize>,
+}
+
+impl Notified {
+    fn of(done: Arc<Done>) -> Notified {
+        Notified { done, place: None }
+    }
+}
 
 impl Future for Notified {
     type Output = io::Result<bool>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        let mut state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match state.result.take() {
-            Some(result) => Poll::Ready(result),
+        let Notified { done, place } = self.get_mut();
+        let mut state = done.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(result) = state.result {
+            return Poll::Ready(result.map_err(io::Error::from_raw_os_error));
+        }
+        match *place {
+            Some(place) => state.wakers[place].clone_from(cx.waker()),
             None => {
-                state.waker = Some(cx.waker().clone());
-                Poll::Pending
+                *place = Some(state.wakers.len());
+                state.wakers.push(cx.waker().clone());
             }
         }
+        Poll::Pending
     }
 }
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<Job>,
+    /// What waits for a thread.
+    jobs: VecDeque<(Said, Arc<Done>)>,
+    /// What of it the kernel is to forget.
+    to_forget: HashMap<Said, Arc<Done>>,
     idle: usize,
     threads: usize,
     closed: bool,
+}
+
+impl Queue {
+    /// Puts a notification in line; gives its end, that of an older one which does for both.
+    ///
+    /// # Errors
+    /// EAGAIN: too many wait, and nothing is lost without this one.
+    fn join(&mut self, said: Said, done: Arc<Done>) -> Result<Arc<Done>, i32> {
+        if is_to_forget(said.0) {
+            if let Some(older) = self.to_forget.get(&said) {
+                return Ok(older.clone());
+            }
+            self.to_forget.insert(said.clone(), done.clone());
+        } else if self.jobs.len() >= QUEUE_MAX {
+            return Err(libc::EAGAIN);
+        }
+        self.jobs.push_back((said, done.clone()));
+        Ok(done)
+    }
+    /// The first in line begins, or with `last` the last is given up.
+    fn take(&mut self, last: bool) -> Option<(Said, Arc<Done>)> {
+        let job = if last { self.jobs.pop_back() } else { self.jobs.pop_front() }?;
+        self.to_forget.remove(&job.0);
+        Some(job)
+    }
 }
 
 struct Pool {
@@ -210,15 +258,15 @@ impl Notifier {
         if let Link::Pipe(pipe) = &pool.shared.link {
             // Nobody has to wait in a system call for its end.
             return match send_on(pipe, code, &parts.concat(), done.clone()) {
-                Ok(()) => Notified(done),
+                Ok(()) => Notified::of(done),
                 Err(e) => refused(e.raw_os_error().unwrap_or(libc::EIO)),
             };
         }
         let mut queue = pool.lock();
-        if queue.jobs.len() >= QUEUE_MAX {
-            return refused(libc::EAGAIN);
-        }
-        queue.jobs.push_back(Job { code, body: parts.concat(), done: done.clone() });
+        let done = match queue.join((code, parts.concat()), done) {
+            Ok(done) => done,
+            Err(errno) => return refused(errno),
+        };
         if queue.jobs.len() > queue.idle && queue.threads < THREADS_MAX {
             queue.threads += 1;
             let weak = Arc::downgrade(pool);
@@ -226,37 +274,38 @@ impl Notifier {
             let started = started.spawn(move || run(&weak));
             if let Err(e) = started {
                 queue.threads -= 1;
-                if queue.threads == 0 {
-                    queue.jobs.pop_back();
-                    done.set(Err(e));
+                if queue.threads == 0
+                    && let Some((_, given_up)) = queue.take(true)
+                {
+                    given_up.set(Err(e));
                 }
             }
         }
         drop(queue);
         pool.changed.notify_one();
-        Notified(done)
+        Notified::of(done)
     }
 }
 
 fn refused(errno: i32) -> Notified {
     let done = Arc::new(Done::default());
     done.set(Err(io::Error::from_raw_os_error(errno)));
-    Notified(done)
+    Notified::of(done)
 }
 
 /// A helper thread.
 fn run(pool: &Weak<Pool>) {
     let Some(pool) = pool.upgrade() else { return };
-    while let Some(job) = next(&pool) {
-        job.done.set_notified(write_message(&pool.shared.link, 0, job.code, &[IoSlice::new(&job.body)]));
+    while let Some(((code, body), done)) = next(&pool) {
+        done.set_notified(write_message(&pool.shared.link, 0, code, &[IoSlice::new(&body)]));
     }
 }
 
 /// The next job; `None` ends the thread.
-fn next(pool: &Pool) -> Option<Job> {
+fn next(pool: &Pool) -> Option<(Said, Arc<Done>)> {
     let mut queue = pool.lock();
     loop {
-        if let Some(job) = queue.jobs.pop_front() {
+        if let Some(job) = queue.take(false) {
             return Some(job);
         }
         if queue.closed {
@@ -271,5 +320,48 @@ fn next(pool: &Pool) -> Option<Job> {
             queue.threads -= 1;
             return None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Attributes of a node that are to be forgotten.
+    fn attributes(node: u64) -> Said {
+        (notify::INVAL_INODE, NotifyInvalInodeOut { ino: node, off: -1, len: 0 }.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn what_is_to_be_forgotten_is_never_refused_and_queues_once() {
+        let mut queue = Queue::default();
+        // An eviction: of each lock the attributes go, and all names.
+        for node in 0..QUEUE_MAX as u64 + 1000 {
+            assert!(queue.join(attributes(node), Arc::default()).is_ok(), "node {node} is believed for good");
+            assert!(queue.join((notify::INC_EPOCH, Vec::new()), Arc::default()).is_ok(), "names at node {node}");
+        }
+        assert_eq!(queue.jobs.len(), QUEUE_MAX + 1001);
+        assert_eq!(queue.join((notify::PRUNE, vec![1]), Arc::default()).err(), Some(libc::EAGAIN), "nothing is lost");
+    }
+
+    #[test]
+    fn one_that_has_begun_does_not_do_for_a_later_one() {
+        let mut queue = Queue::default();
+        let first = queue.join(attributes(7), Arc::default()).unwrap();
+        let second = queue.join(attributes(7), Arc::default()).unwrap();
+        assert!(Arc::ptr_eq(&first, &second));
+        let (said, begun) = queue.take(false).unwrap();
+        assert!(said == attributes(7) && Arc::ptr_eq(&begun, &first) && queue.take(false).is_none());
+        let third = queue.join(attributes(7), Arc::default()).unwrap();
+        assert!(!Arc::ptr_eq(&third, &first) && queue.jobs.len() == 1);
+        // Everybody who waits for the first two hears of their end, and nobody of the third's.
+        let mut ends: Vec<Notified> = [first, second, third].map(Notified::of).into();
+        let mut ready = || {
+            let mut cx = Context::from_waker(Waker::noop());
+            ends.iter_mut().map(|end| Pin::new(end).poll(&mut cx).is_ready()).collect::<Vec<_>>()
+        };
+        assert_eq!(ready(), [false; 3]);
+        begun.set(Ok(true));
+        assert_eq!(ready(), [true, true, false]);
     }
 }
