@@ -235,15 +235,21 @@ async fn start_those_that_open(
     let oss = settings::start_oss(rt, dir, list, place, config, unopened).await?;
     let left = std::mem::take(&mut *left.lock().expect("nobody panics under it"));
     if left.len() == list.len() {
-        let whys: Vec<String> = left.iter().map(|(_, why)| why.to_string()).collect();
+        let whys: Vec<String> = left.iter().map(|(ost, why)| of_ost(*ost, why)).collect();
         let errno = left.first().map_or(libc::ENOENT, |(_, why)| i32::from(why.code()));
         let none = Failure::with_errno(format!("no OST can be served: {}", whys.join("; ")), errno);
         return oss.close().await.map_err(|e| Failure::from(e.to_string())).and(Err(none));
     }
-    for (_, why) in &left {
-        tracing::error!("{why}; the others are served, and this one as soon as its store opens");
+    for (ost, why) in &left {
+        tracing::error!("{}; the others are served, and this one as soon as its store opens", of_ost(*ost, why));
     }
     Ok((Rc::new(oss), left))
+}
+
+/// Why a store does not open, with its OST in front.
+pub(super) fn of_ost(ost: u16, why: &Failure) -> String {
+    let (name, why) = (format!("OST {ost}: "), why.to_string());
+    if why.starts_with(&name) { why } else { name + &why }
 }
 
 /// The verb `oss`.

@@ -45,7 +45,7 @@ impl Cluster {
             ..ClientConfig::new(self.mds_nid())
         };
         let (osts, own) = (self.osts_to_join(), rt.clone());
-        let joined = inside(&rt, async move { roles::join(&own, config, osts, patience).await }).await;
+        let joined = inside(&rt, Box::pin(async move { roles::join(&own, config, osts, patience).await })).await;
         match joined {
             Some(Ok(client)) => {
                 *node.running.borrow_mut() = Running::Client(client);
@@ -79,7 +79,7 @@ impl Cluster {
     ) -> Option<T> {
         let client = self.guest(index)?;
         let rt = client.rt().clone();
-        inside(&rt, async move { work(client).await }).await
+        inside(&rt, Box::pin(async move { work(client).await })).await
     }
     /// How many times servers have evicted a client, those that run no more among them.
     #[must_use]
