@@ -1,8 +1,8 @@
 //! Pages, and halves of pages, that programs of the workspace write from their declarations. The tests of the crates hold the
 //! pages to that; `cargo xtask pages` says all at once what differs, and puts it right.
 use std::path::Path;
-use std::process::Command;
 
+use crate::steps::command;
 use crate::{Findings, judged};
 
 /// A page and what writes it.
@@ -41,7 +41,7 @@ pub fn pages(root: &Path, write: bool) -> Findings {
 
 fn one(root: &Path, page: &Page, write: bool) -> Result<(), String> {
     let at = |e: &dyn std::fmt::Display| format!("{}: {e}", page.path);
-    let output = Command::new(env!("CARGO")).current_dir(root).args(["run", "-q"]).args(page.run).output();
+    let output = command(root, &["run", "-q"]).args(page.run).output();
     let output = output.map_err(|e| at(&e))?;
     if !output.status.success() {
         return Err(at(&String::from_utf8_lossy(&output.stderr)));

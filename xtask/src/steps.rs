@@ -61,11 +61,23 @@ fn all(steps: Vec<(&str, Findings)>) -> Findings {
     judged(faults.collect())
 }
 
+/// Cargo, as somebody types it. What `cargo run` tells this program of its own package goes: build scripts look at such variables, and
+/// everything behind one that saw others is built anew.
+pub fn command(root: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    command.current_dir(root).args(arguments);
+    let own = |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(own)) {
+        command.env_remove(name);
+    }
+    command
+}
+
 /// Runs cargo.
 pub fn cargo(root: &Path, arguments: &[&str]) -> Findings {
     eprintln!("+ cargo {}", arguments.join(" "));
     let begun = Instant::now();
-    let status = status(Command::new(env!("CARGO")).current_dir(root).args(arguments));
+    let status = status(&mut command(root, arguments));
     eprintln!("  {:.0} s", begun.elapsed().as_secs_f64());
     match status {
         Ok(Some(s)) if s.success() => Ok(()),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::steps::{cargo, target};
+use crate::steps::{cargo, command, target};
 use crate::{Findings, judged};
 
 /// Programs at a time. Each runs as many of its tests at a time as there are CPUs.
@@ -63,8 +63,7 @@ pub fn tests(root: &Path) -> Findings {
 /// All test programs, built.
 fn built(root: &Path) -> Result<Vec<Program>, Vec<String>> {
     let arguments = ["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"];
-    let mut command = Command::new(env!("CARGO"));
-    let output = command.current_dir(root).args(arguments).stderr(Stdio::inherit()).output();
+    let output = command(root, &arguments).stderr(Stdio::inherit()).output();
     let output = output.map_err(|e| vec![format!("cargo: {e}")])?;
     if !output.status.success() {
         return Err(vec![format!("cargo {}: {}", arguments.join(" "), output.status)]);
