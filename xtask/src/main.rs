@@ -3,9 +3,9 @@ mod deny;
 mod layers;
 mod package;
 mod pages;
+mod programs;
 mod source;
 mod steps;
-mod tests;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     let done = match task.as_str() {
         "check" => steps::check(&root),
         "ci" => steps::ci(&root),
-        "test" => tests::tests(&root),
+        "test" => programs::tests(&root),
         "deny" => deny::deny(&root),
         "layers" => layers::layers(&root, std::env::args().nth(2).is_some_and(|a| a == "--write")),
         "pages" => pages::pages(&root, std::env::args().nth(2).is_some_and(|a| a == "--write")),

@@ -275,7 +275,7 @@ pub fn aio_write_of_nothing(fd: &OwnedFd, len: u64, off: i64) -> Result<i64, Fai
         Iocb { opcode: PWRITE, fd: fd.as_raw_fd() as u32, buffer: 4096, bytes: len, offset: off, ..Iocb::default() };
     let mut list = [std::ptr::from_mut(&mut asked)];
     // SAFETY: all that is pointed to lives through the calls, the request until its result was taken; nothing is written to its buffer.
-    let made = unsafe {
+    unsafe {
         if libc::syscall(libc::SYS_io_setup, 1, &raw mut context) != 0 {
             return Err(Failed::now("io_setup", &[]));
         }
@@ -289,8 +289,7 @@ pub fn aio_write_of_nothing(fd: &OwnedFd, len: u64, off: i64) -> Result<i64, Fai
         let failed = Failed::now("io_submit", &[format!("{off}, {len} bytes")]);
         libc::syscall(libc::SYS_io_destroy, context);
         if ended == 1 { Ok(events[2]) } else { Err(failed) }
-    };
-    made
+    }
 }
 
 /// The whole file.

@@ -92,6 +92,8 @@ fn of_locks_ahead_that_nobody_waits_for_a_bounded_number_is_under_way() {
     let (a, _) = world.client(|_| ());
     world.run(Duration::from_secs(3600), async {
         let file = create(&a, "f").await;
+        // The lock of the write does for no other page.
+        file.set_no_expand(true);
         a.data().write(&file, 0, &[1; 4096]).await.unwrap();
         let before = asked(&world, 0, "ldlm_enqueue");
         let wishes = async |from: u64, count: u64| {
