@@ -14,7 +14,7 @@ use std::process::ExitCode;
 const USAGE: &str =
     "usage: cargo xtask check    everything that needs no mount: format, clippy, tidy, layers, deny, tests, scenario smoke
        cargo xtask ci       check, the tests that mount, and two minutes of torture
-       cargo xtask test     all tests, two programs at a time
+       cargo xtask test     all tests, two programs at a time, or those of what is named (-p stria-oss)
        cargo xtask deny     what comes from outside: licences, sources, bans, reasons (deny.toml)
        cargo xtask layers   crates depend only on lower layers, and ARCHITECTURE.md shows the table (--write puts it there)
        cargo xtask pages    pages that are written from declarations say what these say (--write puts it there)
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     let done = match task.as_str() {
         "check" => steps::check(&root),
         "ci" => steps::ci(&root),
-        "test" => programs::tests(&root),
+        "test" => programs::tests(&root, &std::env::args().skip(2).collect::<Vec<_>>()),
         "deny" => deny::deny(&root),
         "layers" => layers::layers(&root, std::env::args().nth(2).is_some_and(|a| a == "--write")),
         "pages" => pages::pages(&root, std::env::args().nth(2).is_some_and(|a| a == "--write")),

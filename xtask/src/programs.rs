@@ -27,10 +27,12 @@ struct Program {
     dir: PathBuf,
 }
 
-/// Builds and runs all tests, those in documentation too. What a program says is shown when it ends; who fails is listed.
-pub fn tests(root: &Path) -> Findings {
+/// Builds and runs all tests, or those of what `of` chooses in cargo's words (`-p stria-oss`), those in documentation too. What a program
+/// says is shown when it ends; who fails is listed.
+pub fn tests(root: &Path, of: &[String]) -> Findings {
     let begun = Instant::now();
-    let mut programs = built(root)?;
+    let of: Vec<&str> = if of.is_empty() { vec!["--workspace"] } else { of.iter().map(String::as_str).collect() };
+    let mut programs = built(root, &of)?;
     let (count, logs) = (programs.len(), target(root).join("tests"));
     std::fs::create_dir_all(&logs).map_err(|e| vec![format!("{}: {e}", logs.display())])?;
     eprintln!("+ {count} test programs, {PROGRAMS} at a time");
@@ -56,13 +58,14 @@ pub fn tests(root: &Path) -> Findings {
     std::thread::scope(|scope| (0..PROGRAMS).for_each(|_| drop(scope.spawn(work))));
     eprintln!("  {:.0} s", begun.elapsed().as_secs_f64());
     let mut faults = faults.into_inner().expect("nobody panics under it");
-    faults.extend(cargo(root, &["test", "--workspace", "--doc", "--no-fail-fast"]).err().into_iter().flatten());
+    let documentation = [&["test", "--doc", "--no-fail-fast"], &of[..]].concat();
+    faults.extend(cargo(root, &documentation).err().into_iter().flatten());
     judged(faults)
 }
 
-/// All test programs, built.
-fn built(root: &Path) -> Result<Vec<Program>, Vec<String>> {
-    let arguments = ["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"];
+/// The test programs of what is chosen, built.
+fn built(root: &Path, of: &[&str]) -> Result<Vec<Program>, Vec<String>> {
+    let arguments = [&["test", "--no-run", "--message-format=json-render-diagnostics"], of].concat();
     let output = command(root, &arguments).stderr(Stdio::inherit()).output();
     let output = output.map_err(|e| vec![format!("cargo: {e}")])?;
     if !output.status.success() {
