@@ -104,12 +104,6 @@ impl Mounted {
         self.end()
     }
 
-    /// Unmounts; the directory for another mount.
-    pub fn finish_and_keep(mut self) -> tempfile::TempDir {
-        self.end();
-        std::mem::replace(&mut self.dir, tempfile::tempdir().unwrap())
-    }
-
     fn end(&mut self) -> Vec<Result<(), SessionError>> {
         // A process that another test is forking right now may hold our files for a moment.
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
