@@ -586,6 +586,14 @@ impl Service for Mds {
             }
         }
     }
+    fn session_begun(&self, client: ClientId) {
+        // The map that it has is of an earlier session, or was asked for before this one began.
+        if let Some(me) = self.me.borrow().upgrade()
+            && !types::planted!("map-untold-to-the-new")
+        {
+            me.tell_settings(client);
+        }
+    }
     fn session_closed(self: Rc<Self>, client: ClientId, evicted: bool) -> LocalFuture<()> {
         Box::pin(async move {
             tracing::info!(%client, evicted, "session closed");

@@ -83,6 +83,8 @@ pub trait Service: 'static {
     fn session_opened(self: Rc<Self>, export: Rc<Export>, known: bool) -> LocalFuture<Result<(), FsError>>;
     /// The client of an open session has a new connection: what it may have missed is said again.
     fn session_connected(&self, _client: ClientId) {}
+    /// The client of a session that has just begun has its connection: it hears callbacks from now on.
+    fn session_begun(&self, _client: ClientId) {}
     /// A request that was carried out is about to be answered again with what is remembered. After a restart, what the
     /// answer gives the client besides what is stored is to be there again, or to be taken out of the answer.
     fn answering_again(&self, _header: &Header, _request: &[u8], _record: &mut ReplyRecord) {}

@@ -168,6 +168,8 @@ impl Server {
         export.announce();
         if known {
             target.service.session_connected(client);
+        } else {
+            target.service.session_begun(client);
         }
         Ok((target, export))
     }

@@ -92,6 +92,10 @@ pub const BUGS: &[Bug] = &[
         "map-untold-to-the-away",
         "A client that was cut off while the cluster map changed does not hear of it when it is back.",
     ),
+    bug(
+        "map-untold-to-the-new",
+        "A client whose session begins anew does not hear how the cluster map changed since its earlier one.",
+    ),
     bug("sought-by-old-size", "A client looks for data up to the end that it was told before others wrote behind it."),
     bug(
         "frames-for-all",
