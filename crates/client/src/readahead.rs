@@ -19,6 +19,8 @@ pub(crate) struct Stream {
     pub(crate) no_expand: Cell<bool>,
     /// Its open has ended.
     pub(crate) released: Cell<bool>,
+    /// What it held of the budget was given back, for good.
+    closed: Cell<bool>,
 }
 
 impl Stream {
@@ -74,12 +76,15 @@ impl Readahead {
             read_at: Cell::new(now),
             no_expand: Cell::new(false),
             released: Cell::new(false),
+            closed: Cell::new(false),
         });
         self.streams.borrow_mut().insert(number, stream.clone());
         stream
     }
-    /// An open is not read any more: what it holds of the budget is given back.
+    /// An open is not read any more: what it holds of the budget is given back. A read that goes on after it, as that of a copy whose
+    /// program was killed, gets nothing ahead: nobody would give that back.
     pub(crate) fn close(&self, stream: &Stream) {
+        stream.closed.set(true);
         let mut ahead = self.ahead.borrow_mut();
         let ended = stream.file.replace(ahead.open());
         ahead.close(ended);
@@ -88,8 +93,12 @@ impl Readahead {
     pub(crate) fn forget(&self, stream: &Stream) {
         self.streams.borrow_mut().remove(&stream.number);
     }
-    /// Tells the policy something of an open; what it wants then.
+    /// Tells the policy something of an open; what it wants then. Of one that is closed: nothing.
     pub(crate) fn call(&self, stream: &Stream, call: Call, facts: &Facts, plan: &mut Plan) {
+        if stream.closed.get() {
+            *plan = Plan::default();
+            return;
+        }
         self.ahead.borrow_mut().call(&mut stream.file.borrow_mut(), call, facts, plan);
     }
     /// Whether the budget becomes short.
@@ -203,5 +212,24 @@ mod tests {
         ahead.forget(&stream);
         assert_eq!(ahead.streams.borrow().len(), 1);
         ahead.forget(&other);
+    }
+
+    #[test]
+    fn a_read_that_outlives_its_open_takes_nothing_of_the_budget() {
+        let ahead = Readahead::new("parallel", Config::default(), 1024 * MIB).unwrap();
+        let stream = ahead.open(Instant(0));
+        let facts = Facts { file_size: 512 * MIB, stripe_size: 0, rpc_bytes: MIB, lock: Extent::ALL };
+        let mut plan = Plan::default();
+        let mut read = |i| {
+            ahead.call(&stream, Call::Read(Extent::at(i * MIB, MIB)), &facts, &mut plan);
+            ahead.call(&stream, Call::of_wait(Extent::at(i * MIB, MIB), false), &facts, &mut plan);
+            ahead.call(&stream, Call::Progress(Extent::at(i * MIB, MIB)), &facts, &mut plan);
+            plan.is_empty()
+        };
+        assert!((0..16).any(|i| !read(i)), "it was read in order");
+        ahead.close(&stream);
+        assert!((16..32).all(read), "nothing is fetched ahead for it any more");
+        ahead.forget(&stream);
+        assert_eq!(ahead.held_bytes(), 0);
     }
 }

@@ -2,6 +2,7 @@
 //! own, on its own thread.
 #![allow(clippy::unwrap_used)]
 
+mod ahead;
 mod alone;
 mod away;
 mod bulk;
