@@ -46,9 +46,8 @@ impl Listings {
             l.lookups += 1;
         }
     }
-    /// A name is not known: behind which cookie a page is to be fetched, if one is due. [`Listings::on_page`] or
-    /// [`Listings::forget`] ends that.
-    pub(crate) fn on_miss(&self, dir: Fid) -> Option<u64> {
+    /// A name is not known: a page that is to be fetched, if one is due.
+    pub(crate) fn on_miss(&self, dir: Fid) -> Option<Fetching<'_>> {
         let mut listed = self.0.borrow_mut();
         let l = listed.get_mut(&dir)?;
         l.misses += 1;
@@ -56,12 +55,11 @@ impl Listings {
             return None;
         }
         l.busy = true;
-        Some(l.cookie)
+        Some(Fetching { listings: self, dir, cookie: l.cookie })
     }
     /// A page of `entries` came, and there are more behind `cookie`.
     pub(crate) fn on_page(&self, dir: Fid, entries: u64, cookie: Option<u64>) {
         if let Some(l) = self.0.borrow_mut().get_mut(&dir) {
-            l.busy = false;
             l.fetched += entries;
             l.cookie = cookie.unwrap_or(l.cookie);
         }
@@ -69,6 +67,21 @@ impl Listings {
     /// There is nothing more to fetch.
     pub(crate) fn forget(&self, dir: Fid) {
         self.0.borrow_mut().remove(&dir);
+    }
+}
+
+/// A page is being fetched until this goes, however that ends: the program that looks the name up may be killed.
+pub(crate) struct Fetching<'a> {
+    listings: &'a Listings,
+    dir: Fid,
+    /// Behind which entry it begins.
+    pub(crate) cookie: u64,
+}
+impl Drop for Fetching<'_> {
+    fn drop(&mut self) {
+        if let Some(l) = self.listings.0.borrow_mut().get_mut(&self.dir) {
+            l.busy = false;
+        }
     }
 }
 
@@ -83,18 +96,26 @@ mod tests {
     #[test]
     fn pages_are_fetched_after_some_misses_one_at_a_time_and_no_faster_than_entries_are_used() {
         let listings = Listings::default();
-        let misses = |n: u32| (0..n).map(|_| listings.on_miss(dir(0))).collect::<Vec<_>>();
+        let under_way = RefCell::new(None);
+        let miss = |_| {
+            let due = listings.on_miss(dir(0))?;
+            Some(under_way.borrow_mut().insert(due).cookie)
+        };
+        let misses = |n: u32| (0..n).map(miss).collect::<Vec<_>>();
         assert_eq!(misses(9), [None; 9], "nobody listed it");
         listings.on_listed(dir(0), true);
         assert_eq!(misses(MISSES_MIN), [None, None, None, Some(0)]);
         assert_eq!(misses(1), [None], "a page is on its way");
         listings.on_page(dir(0), FETCHED_PER_LOOKUP_MAX + 1, Some(77));
+        under_way.take();
         assert_eq!(misses(1), [None], "its entries are to be used first");
         listings.on_lookup(dir(0));
         listings.on_lookup(dir(0));
         assert_eq!(misses(1), [Some(77)]);
         listings.on_listed(dir(0), false);
         assert_eq!(misses(1), [None], "a further page of the list changes nothing");
+        under_way.take();
+        assert_eq!(misses(1), [Some(77)], "nobody waits for that page any more");
         listings.forget(dir(0));
         assert_eq!(misses(MISSES_MIN), [None; 4]);
     }

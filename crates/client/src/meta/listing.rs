@@ -67,14 +67,15 @@ impl Meta {
     }
     /// A name is not known here: fetches the next page of its directory if that is due; the inode if the page had it.
     pub(crate) async fn look_ahead(self: &Rc<Self>, cred: &Cred, dir: Fid, name: &[u8]) -> Option<Rc<Inode>> {
-        let cookie = self.listed.on_miss(dir)?;
-        match self.readdir(cred, dir, cookie, AHEAD_BYTES, true).await {
+        let fetching = self.listed.on_miss(dir)?;
+        match self.readdir(cred, dir, fetching.cookie, AHEAD_BYTES, true).await {
             Ok(page) if !page.eof && !page.entries.is_empty() => {
                 self.listed.on_page(dir, page.entries.len() as u64, page.entries.last().map(|e| e.cookie));
             }
             // That was all, or it may not be listed.
             _ => self.listed.forget(dir),
         }
+        drop(fetching);
         let child = self.dentries.borrow().get(&(dir, name.to_vec())).copied()?;
         let inode = self.known_inode(child)?;
         (self.common.holds(child, LockBits::LOOKUP) && inode.attr_valid()).then_some(inode)

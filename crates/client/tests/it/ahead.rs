@@ -1,5 +1,8 @@
-//! What is fetched ahead for programs that are killed: it keeps nothing of others back.
+//! What is fetched ahead for programs that are killed: neither the pages nor the names keep those of others back.
+use crate::cancel::amid::{When, dropped_after};
 use crate::world::*;
+use client::NewNode;
+use wire::mdt::NodeKind;
 
 const LIMIT: Duration = Duration::from_secs(3600);
 
@@ -40,5 +43,36 @@ fn a_copy_that_goes_on_after_its_program_keeps_nothing_of_what_readahead_may_hol
             world.sim.sleep(Duration::from_secs(1)).await;
             assert_eq!(c.data().readahead().held_bytes(), 0, "round {round}");
         }
+    });
+}
+
+#[test]
+fn a_look_up_that_is_dropped_while_it_fetches_names_ahead_leaves_that_to_the_next() {
+    const NAMES: usize = 300;
+    let name = |i: usize| format!("a-name-{i}").into_bytes();
+    let world = World::new(5, 1, OstConfig::default());
+    let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+    world.run(LIMIT, async {
+        let node = |kind, mode| NewNode { kind, mode, ..NewNode::default() };
+        let dir = node(NodeKind::Directory, 0o040_755);
+        let dir = one.create(&root(), Fid::ROOT, b"d", dir).await.unwrap().attr.fid;
+        for i in 0..NAMES {
+            one.create(&root(), dir, &name(i), node(NodeKind::Node, 0o010_644)).await.unwrap();
+        }
+        one.drop_caches().await;
+        two.meta().readdir(&root(), dir, 0, 64 << 10, false).await.unwrap();
+        let look = async |i: usize| two.lookup(&root(), dir, &name(i)).await.unwrap();
+        for i in 0..3 {
+            look(i).await;
+        }
+        let dropped = dropped_after(1, When::Asleep, look(3)).await;
+        assert!(dropped.is_none(), "it waits for the directory's entries");
+        let sent = || two.sessions().mdc().counters().1;
+        let before = sent();
+        for i in 4..NAMES {
+            assert!(!look(i).await.attr.fid.is_zero());
+        }
+        let asked = sent() - before;
+        assert!(asked < NAMES as u64 / 4, "{asked} requests for {NAMES} names of a directory that was listed");
     });
 }
