@@ -340,11 +340,13 @@ impl Advised {
         };
         books.advisor.budgets().map(line).collect()
     }
-    /// Gives every place back, to be asked for anew: the tiers have changed.
-    pub fn forget_places(&self) {
+    /// Gives every place back, to be asked for anew: the tiers or the policy have changed. What had a place is in `steps`: not all of it
+    /// finds one again.
+    pub fn forget_places(&self, steps: &mut Steps) {
         let books = &mut *self.books.borrow_mut();
         let objects: Vec<ObjectId> = books.wishes.keys().map(|(o, _)| *o).collect();
         for object in objects {
+            steps.extend(books.advisor.placed_of(object).map(|(extent, tier, _)| Step::Release(object, extent, tier)));
             books.advisor.on_destroyed(object);
             books.cancel(object, Extent::ALL);
         }

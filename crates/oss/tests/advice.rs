@@ -189,6 +189,30 @@ fn advice_follows_growth_truncation_and_removal() {
 }
 
 #[test]
+fn pages_that_lose_their_place_to_another_policy_leave_as_unadvised_ones_do() {
+    let n = node(8, 1 << 30, config(8 * MIB));
+    let (rt, ost) = (n.world.rt(), n.ost.clone());
+    n.world.run(async move {
+        let c = Client::new(rt, 1).await;
+        c.create(2).await;
+        c.fill(1, 4).await;
+        c.fill(2, 12).await;
+        c.advise(1, Extent::ALL, Advice::High).await.unwrap();
+        assert_eq!(c.settled(1).await.ram_resident, 4 * MIB);
+        ost.set_params("obdfilter.*.advice_policy", "none").unwrap();
+        for _ in 0..3 {
+            c.read_all(2, 12).await;
+        }
+        let row = c.advised(1).await.remove(0);
+        assert_eq!((row.ram_placed, row.ram_resident, row.refusal), (0, 0, 1));
+        ost.set_params("obdfilter.*.advice_policy", "house").unwrap();
+        while c.advised(1).await[0].ram_resident < 4 * MIB {
+            c.rt.sleep(Duration::from_millis(10)).await;
+        }
+    });
+}
+
+#[test]
 fn a_target_that_starts_again_places_what_it_was_told_and_fetches_it() {
     let world = TestWorld::new(4, 64 * MIB);
     let rt = world.rt();

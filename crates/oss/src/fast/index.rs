@@ -56,7 +56,7 @@ pub struct Copied {
     pub unit: u64,
     /// Its blocks, a bit each.
     pub bits: u16,
-    /// The class that the copy gets.
+    /// The class that they had when they were read.
     pub hint: Hint,
 }
 

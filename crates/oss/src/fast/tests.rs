@@ -391,6 +391,27 @@ fn advised_bytes_are_copied_at_once_stay_and_are_copied_anew_when_written() {
 }
 
 #[test]
+fn a_copy_of_what_is_withdrawn_before_it_is_written_is_no_advised_one() {
+    let world = TestWorld::new(1, 64 << 20);
+    let rt = world.rt();
+    world.run(async move {
+        let r = rig(&rt, "advised", 1 << 30).await;
+        r.store.create(object(1).0.seq, 1).await.unwrap();
+        let unit = BlockRange::new(0, 16);
+        r.write(&rt, object(1), unit, 1).await;
+        r.owner.advised.borrow_mut().push((object(1), Hint::High));
+        r.read(object(1), 0, 16).await;
+        // Its copy is not begun yet.
+        r.owner.advised.borrow_mut().clear();
+        r.tier.readvise(object(1), unit);
+        settle(&rt).await;
+        assert_eq!(r.tier.resident_in(object(1), unit), 65_536);
+        r.tier.drop_unadvised(object(1), unit);
+        assert_eq!(r.tier.resident_in(object(1), unit), 0);
+    });
+}
+
+#[test]
 fn what_is_fetched_is_kept_while_other_objects_are_removed_and_written() {
     let world = TestWorld::new(1, 64 << 20);
     let rt = world.rt();

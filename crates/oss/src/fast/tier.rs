@@ -337,12 +337,14 @@ impl FastTier {
         let Some(device) = self.device.as_ref().filter(|_| self.is_on()) else { return Outcome::default() };
         let current = |index: &Index| index.changes.is_current(object, copy.unit, stamp);
         let blocks = u64::from(copy.bits.count_ones());
+        // What was advised when it was read may have been withdrawn since, and of that nobody would hear any more.
+        let hint = self.class(object, BlockRange { first: copy.unit * UNIT_BLOCKS, count: UNIT_BLOCKS });
         let reserved = {
             let mut index = self.index.borrow_mut();
             if !current(&index) {
                 return Outcome { copied: 0, overtaken: blocks };
             }
-            index.reserve((object, copy.unit), copy.bits, copy.hint)
+            index.reserve((object, copy.unit), copy.bits, hint)
         };
         let Some((slot, mut left)) = reserved else {
             self.count(|c| c.skipped += blocks);

@@ -148,7 +148,12 @@ impl Ost {
         let mut steps = Steps::new();
         self.advised.advise(ask.object, told, attr.size, &self.tiers(), &mut steps)?;
         self.carry_out(&steps);
-        self.record_advice(ask.object).await
+        let recorded = self.record_advice(ask.object).await;
+        if recorded == Err(FsError::NotFound) {
+            // It was removed meanwhile, and nobody will tell of that again.
+            self.advised_removed(&[ask.object]);
+        }
+        recorded
     }
 
     /// What an object's advice is now goes to the store.
@@ -180,34 +185,36 @@ impl Ost {
 
     /// Brings cache and prefetches in line with what the room decided.
     fn carry_out(&self, steps: &Steps) {
-        {
-            let mut cache = self.cache.borrow_mut();
-            for step in steps {
-                match *step {
-                    Step::Prefetch(o, e, Tier::Ram, hint) | Step::Keep(o, e, Tier::Ram, hint) => {
-                        cache.readvise(self.key(o), blocks_of(e), class_of(hint));
-                    }
-                    Step::Release(o, e, Tier::Ram) => cache.readvise(self.key(o), blocks_of(e), cache::Advice::None),
-                    Step::Drop(o, e, Tier::Ram) => {
-                        cache.readvise(self.key(o), blocks_of(e), cache::Advice::None);
-                        cache.drop_unadvised(self.key(o), blocks_of(e));
-                    }
-                    Step::Prefetch(o, e, Tier::Fast, _)
-                    | Step::Keep(o, e, Tier::Fast, _)
-                    | Step::Release(o, e, Tier::Fast) => {
-                        self.fast_tier(|tier| tier.readvise(o, blocks_of(e)));
-                    }
-                    Step::Drop(o, e, Tier::Fast) => self.fast_tier(|tier| {
-                        tier.readvise(o, blocks_of(e));
-                        tier.drop_unadvised(o, blocks_of(e));
-                    }),
-                    Step::Refused(..) => {}
-                }
-            }
-            cache.set_placed(self.identity.ost.0, self.advised.held_bytes(Tier::Ram));
-        }
+        self.classify(steps);
         self.advised.cancel_for(steps);
         self.start_fetching();
+    }
+    /// Gives the pages that steps are about the classes that they say.
+    fn classify(&self, steps: &Steps) {
+        let mut cache = self.cache.borrow_mut();
+        for step in steps {
+            match *step {
+                Step::Prefetch(o, e, Tier::Ram, hint) | Step::Keep(o, e, Tier::Ram, hint) => {
+                    cache.readvise(self.key(o), blocks_of(e), class_of(hint));
+                }
+                Step::Release(o, e, Tier::Ram) => cache.readvise(self.key(o), blocks_of(e), cache::Advice::None),
+                Step::Drop(o, e, Tier::Ram) => {
+                    cache.readvise(self.key(o), blocks_of(e), cache::Advice::None);
+                    cache.drop_unadvised(self.key(o), blocks_of(e));
+                }
+                Step::Prefetch(o, e, Tier::Fast, _)
+                | Step::Keep(o, e, Tier::Fast, _)
+                | Step::Release(o, e, Tier::Fast) => {
+                    self.fast_tier(|tier| tier.readvise(o, blocks_of(e)));
+                }
+                Step::Drop(o, e, Tier::Fast) => self.fast_tier(|tier| {
+                    tier.readvise(o, blocks_of(e));
+                    tier.drop_unadvised(o, blocks_of(e));
+                }),
+                Step::Refused(..) => {}
+            }
+        }
+        cache.set_placed(self.identity.ost.0, self.advised.held_bytes(Tier::Ram));
     }
 
     /// An object of which something is advised was written: it may have grown.
@@ -445,10 +452,11 @@ impl Ost {
         });
     }
 
-    /// The tiers have changed: everything asks for its place anew.
+    /// The tiers or the policy have changed: everything asks for its place anew, and what finds none leaves as unadvised bytes do.
     pub(crate) fn replace_advice(&self) {
-        self.advised.forget_places();
-        self.cache.borrow_mut().set_placed(self.identity.ost.0, 0);
+        let mut steps = Steps::new();
+        self.advised.forget_places(&mut steps);
+        self.classify(&steps);
         self.place_advice();
     }
 
