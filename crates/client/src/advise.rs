@@ -241,7 +241,8 @@ fn hull(s: &Striping, stripe: StripeIndex, object: Extent) -> Result<Extent, FsE
 /// Adds what one object knows to the rows of the file.
 fn add(rows: &mut Vec<AdvisedRange>, new: AdvisedRange, near: u64) {
     let one = |r: &&mut AdvisedRange| {
-        let same = r.since == new.since && r.advice == new.advice && r.owner == new.owner;
+        let said = |r: &AdvisedRange| (r.since, r.advice, r.is_outdone());
+        let same = said(r) == said(&new) && r.owner == new.owner;
         let gap = r.extent.start.max(new.extent.start).saturating_sub(r.extent.end.min(new.extent.end));
         same && gap < near
     };

@@ -7,6 +7,7 @@
 //! Requests about a target without advice look at one flag ([`Advised::is_any`]).
 //! Source: paper 004. Differs: a wish outlives what became of it, and is placed anew when there is room again.
 use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 
 use advice::jobs::{Jobs, Piece};
@@ -24,6 +25,9 @@ const REFUSALS_MAX: usize = 256;
 const WISHES_MAX: usize = 1024;
 /// What an advised object is expected to grow to is placed in steps of at most this.
 const GROWTH_BYTES_MAX: u64 = types::MIB;
+
+// No reason of the room's has its number.
+const _: () = assert!(AdvisedRange::OUTDONE as usize > Refusal::ALL.len());
 
 /// The level of an advice; `None`: it is about now, not a level.
 pub(crate) fn hint_of(advice: wire::ost::Advice) -> Option<Hint> {
@@ -49,6 +53,22 @@ impl Wish {
     fn new(told: AdvisedRange, hint: Hint) -> Wish {
         Wish { placed_to: told.extent.start, told, hint }
     }
+    /// What it says of a range, with nothing done for it yet; `None`: nothing.
+    fn part(&self, range: Extent) -> Option<Wish> {
+        let told = AdvisedRange {
+            extent: self.told.extent.intersect(&range)?,
+            advice: self.told.advice,
+            owner: self.told.owner.clone(),
+            since: self.told.since,
+            ..AdvisedRange::default()
+        };
+        Some(Wish::new(told, self.hint))
+    }
+    /// Whether another one was said by the same user at the same time.
+    fn is_as(&self, other: &Wish) -> bool {
+        let of = |w: &Wish| (w.hint, w.told.since, w.told.owner.clone());
+        of(self) == of(other)
+    }
     fn advice(&self, object: ObjectId, extent: Extent) -> Advice {
         let owner = if self.told.owner.job == 0 { u64::from(self.told.owner.uid) } else { self.told.owner.job };
         Advice {
@@ -63,12 +83,24 @@ impl Wish {
     }
 }
 
+/// Who gives advice.
+#[derive(Clone, Copy)]
+pub(crate) struct Adviser {
+    /// The user.
+    pub uid: u32,
+    /// Nobody else's advice stands in the way: root, and the file's owner.
+    pub outranks: bool,
+}
+
 /// What a target knows of advice.
 struct Books {
     advisor: Advisor,
     jobs: Jobs,
-    /// By object and start; those of one object are disjoint.
+    /// Those that count, by object and start; those of one object are disjoint.
     wishes: BTreeMap<(ObjectId, u64), Wish>,
+    /// By object, user and start: what users advised of bytes for which others asked for as much or more since. It counts again when those
+    /// withdraw that: who may not take another's advice away shall not do so by raising it first. Each byte of these has a wish that counts.
+    outdone: BTreeMap<(ObjectId, u32, u64), Wish>,
     refusals: VecDeque<(ObjectId, AdvisedRange)>,
 }
 
@@ -87,7 +119,8 @@ fn worth(size: u64) -> u64 {
 impl Advised {
     pub fn new(policy: &str, config: &Config) -> Result<Advised, String> {
         let advisor = Advisor::new(policy, config.clone()).map_err(|e| e.to_string())?;
-        let books = Books { jobs: Jobs::new(config), advisor, wishes: BTreeMap::new(), refusals: VecDeque::new() };
+        let (jobs, wishes, outdone) = (Jobs::new(config), BTreeMap::new(), BTreeMap::new());
+        let books = Books { jobs, advisor, wishes, outdone, refusals: VecDeque::new() };
         Ok(Advised { any: Cell::new(false), books: RefCell::new(books) })
     }
 
@@ -142,30 +175,33 @@ impl Advised {
         }
     }
 
-    /// Whether somebody may change what is advised of a range: not to less than another user asked for, who is neither them
-    /// nor outranked as root and the file's owner are.
-    pub fn may(&self, object: ObjectId, extent: Extent, hint: Hint, uid: u32, owner: u32) -> Result<(), FsError> {
+    /// Whether somebody may change what is advised of a range: not to less than another user asked for, unless they outrank everybody, as
+    /// root and the file's owner do. Who withdraws must have advised what counts there, or what another one outdid.
+    pub fn may(&self, object: ObjectId, extent: Extent, hint: Hint, by: Adviser) -> Result<(), FsError> {
         let books = self.books.borrow();
-        let others = |w: &Wish| w.told.owner.uid != uid && w.hint > hint;
-        let outranked = uid == 0 || uid == owner;
-        let denied = !outranked && books.of(object).any(|w| others(w) && w.told.extent.overlaps(&extent));
-        if denied { Err(FsError::NotPermitted) } else { Ok(()) }
+        let others = |w: &&Wish| w.told.owner.uid != by.uid && w.told.extent.overlaps(&extent);
+        let denied = match hint {
+            Hint::None => books.of(object).any(|w| others(&w)) && books.outdone_of(object, by.uid, extent).is_empty(),
+            hint => books.of(object).chain(books.all_outdone(object)).filter(others).any(|w| w.hint > hint),
+        };
+        if denied && !by.outranks { Err(FsError::NotPermitted) } else { Ok(()) }
     }
 
-    /// Takes advice on an object of `size` bytes.
+    /// Takes advice on an object of `size` bytes. What others advised of the range before counts again when it is withdrawn (then
+    /// [`Advised::on_grown`] gives it its place), unless who gives it outranks them.
     ///
     /// # Errors
     /// `NoSpace` when nothing of it fits, or too much is remembered, `NotPermitted` when its project may advise nothing;
     /// what was advised before stays.
     pub fn advise(
         &self,
-        object: ObjectId,
+        (object, size): (ObjectId, u64),
         told: AdvisedRange,
-        size: u64,
+        outranks: bool,
         tiers: &Tiers,
         steps: &mut Steps,
     ) -> Result<(), FsError> {
-        let done = self.books.borrow_mut().advise(object, told, size, tiers, steps);
+        let done = self.books.borrow_mut().advise((object, size), told, outranks, tiers, steps);
         self.look();
         done
     }
@@ -198,6 +234,7 @@ impl Advised {
             books.advisor.on_destroyed(*object);
             books.cancel(*object, Extent::ALL);
             books.keys(*object).into_iter().for_each(|key| _ = books.wishes.remove(&(*object, key)));
+            books.outdone.retain(|(o, ..), _| o != object);
             books.refusals.retain(|(o, _)| o != object);
         }
         self.any.set(!books.wishes.is_empty());
@@ -213,7 +250,9 @@ impl Advised {
             since: w.told.since,
             ..AdvisedRange::default()
         };
-        let ranges: Vec<AdvisedRange> = books.of(object).map(kept).collect();
+        // Servers that know nothing of what is outdone take each row over those before it.
+        let outdone = books.all_outdone(object).map(|w| AdvisedRange { refusal: AdvisedRange::OUTDONE, ..kept(w) });
+        let ranges: Vec<AdvisedRange> = outdone.chain(books.of(object).map(kept)).collect();
         if ranges.is_empty() { Vec::new() } else { wire::encode(&AdvisedReply { ranges }) }
     }
     /// Takes a record of the store in. What it says has no place yet: [`Advised::on_grown`] asks for one.
@@ -225,14 +264,19 @@ impl Advised {
         let books = &mut *self.books.borrow_mut();
         for told in reply.ranges {
             let hint = hint_of(told.advice).filter(|h| *h != Hint::None).ok_or(FsError::Corrupt)?;
-            books.cut(object, told.extent);
-            books.wishes.insert((object, told.extent.start), Wish::new(told, hint));
+            let (extent, uid) = (told.extent, told.owner.uid);
+            if told.is_outdone() {
+                books.outdone.insert((object, uid, extent.start), Wish::new(told, hint));
+            } else {
+                books.cut(object, extent);
+                books.wishes.insert((object, extent.start), Wish::new(told, hint));
+            }
         }
         self.any.set(!books.wishes.is_empty());
         Ok(())
     }
 
-    /// Wishes about an object, and advice on it that was refused lately; `resident` counts bytes that are in a tier.
+    /// Wishes about an object, those that are outdone, and advice on it that was refused lately; `resident` counts bytes that are in a tier.
     pub fn show(&self, object: ObjectId, resident: impl Fn(Extent, Tier) -> u64) -> Vec<AdvisedRange> {
         let books = self.books.borrow();
         let mut out: Vec<AdvisedRange> = Vec::new();
@@ -250,6 +294,8 @@ impl Advised {
             row.fetched = row.fetched.min(row.to_fetch);
             out.push(row);
         }
+        let outdone = |w: &Wish| AdvisedRange { refusal: AdvisedRange::OUTDONE, ..w.told.clone() };
+        out.extend(books.all_outdone(object).map(outdone));
         out.extend(books.refusals.iter().filter(|(o, _)| *o == object).map(|(_, r)| r.clone()));
         out
     }
@@ -371,6 +417,15 @@ impl Books {
     fn keys(&self, object: ObjectId) -> Vec<u64> {
         self.of(object).map(|w| w.told.extent.start).collect()
     }
+    /// What anybody advised of an object and others outdid.
+    fn all_outdone(&self, object: ObjectId) -> impl Iterator<Item = &Wish> {
+        self.outdone.range((object, 0, 0)..=(object, u32::MAX, u64::MAX)).map(|(_, w)| w)
+    }
+    /// Starts of what a user advised of a range and others outdid.
+    fn outdone_of(&self, object: ObjectId, uid: u32, extent: Extent) -> Vec<u64> {
+        let of_user = self.outdone.range((object, uid, 0)..=(object, uid, u64::MAX));
+        of_user.filter(|(_, w)| w.told.extent.overlaps(&extent)).map(|((.., start), _)| *start).collect()
+    }
     fn wish_at(&mut self, object: ObjectId, offset: u64) -> Option<&mut Wish> {
         let (_, wish) = self.wishes.range_mut((object, 0)..=(object, offset)).next_back()?;
         (wish.told.extent.contains_offset(offset)).then_some(wish)
@@ -378,27 +433,24 @@ impl Books {
 
     fn advise(
         &mut self,
-        object: ObjectId,
+        (object, size): (ObjectId, u64),
         told: AdvisedRange,
-        size: u64,
+        outranks: bool,
         tiers: &Tiers,
         steps: &mut Steps,
     ) -> Result<(), FsError> {
         let hint = hint_of(told.advice).ok_or(FsError::Invalid)?;
-        let extent = told.extent;
+        let (extent, uid) = (told.extent, told.owner.uid);
         self.refusals.retain(|(o, r)| *o != object || !r.extent.overlaps(&extent));
         let wish = Wish::new(told, hint);
         if hint == Hint::None {
-            let all = Extent::new(extent.start, extent.end.min(u64::MAX - 1));
-            self.advisor.advise(&wish.advice(object, all), tiers, steps).map_err(FsError::from)?;
-            self.cut(object, extent);
-            return Ok(());
+            return self.withdraw(object, &wish, outranks, tiers, steps);
         }
         let payers = wish.advice(object, extent).payers();
         if self.advisor.budgets().any(|(payer, bytes)| payers.contains(&payer) && bytes == [0, 0]) {
             return Err(FsError::NotPermitted);
         }
-        if self.of(object).count() >= WISHES_MAX {
+        if self.of(object).count() + self.all_outdone(object).count() >= WISHES_MAX {
             return Err(FsError::NoSpace);
         }
         let first = Extent::new(extent.start, extent.end.min(worth(size)).max(extent.start));
@@ -413,11 +465,45 @@ impl Books {
             }
             refusal = refusal_of(&steps[new..]);
         }
+        match outranks {
+            true => self.forget_outdone(object, None, extent),
+            false => self.outdo(object, uid, extent),
+        }
         self.cut(object, extent);
         let mut wish = Wish { placed_to: first.end, ..wish };
         wish.told.refusal = refusal;
         self.wishes.insert((object, extent.start), wish);
         self.queue(object, steps);
+        Ok(())
+    }
+
+    /// Withdraws what a user advised of a range, or, who outranks others, what anybody did. What others had advised there before counts
+    /// again, and has no place yet.
+    fn withdraw(
+        &mut self,
+        object: ObjectId,
+        wish: &Wish,
+        outranks: bool,
+        tiers: &Tiers,
+        steps: &mut Steps,
+    ) -> Result<(), FsError> {
+        let (extent, uid) = (wish.told.extent, wish.told.owner.uid);
+        let own = |w: &Wish| if w.told.owner.uid == uid { w.told.extent.intersect(&extent) } else { None };
+        let mut parts: Vec<Extent> = if outranks { vec![extent] } else { self.of(object).filter_map(own).collect() };
+        parts.dedup_by(|next, last| {
+            let adjoins = next.start == last.end;
+            if adjoins {
+                last.end = next.end;
+            }
+            adjoins
+        });
+        for part in &parts {
+            let all = Extent::new(part.start, part.end.min(u64::MAX - 1));
+            self.advisor.advise(&wish.advice(object, all), tiers, steps).map_err(FsError::from)?;
+            self.cut(object, *part);
+        }
+        self.forget_outdone(object, (!outranks).then_some(uid), extent);
+        parts.into_iter().for_each(|part| self.revive(object, part));
         Ok(())
     }
 
@@ -470,6 +556,55 @@ impl Books {
         }
         let error = FsError::NoSpace.errno() as u16;
         self.refusals.push_back((object, AdvisedRange { refusal: why as u8 + 1, error, ..told.clone() }));
+    }
+
+    /// A user advises a range: what others did counts no longer, and is remembered.
+    fn outdo(&mut self, object: ObjectId, uid: u32, extent: Extent) {
+        self.forget_outdone(object, Some(uid), extent);
+        let others = self.of(object).filter(|w| w.told.owner.uid != uid);
+        let parts: Vec<Wish> = others.filter_map(|w| w.part(extent)).collect();
+        for part in parts {
+            self.outdone.insert((object, part.told.owner.uid, part.told.extent.start), part);
+        }
+    }
+    /// What was outdone on a range, of a user or (`None`) of all, is forgotten.
+    fn forget_outdone(&mut self, object: ObjectId, uid: Option<u32>, extent: Extent) {
+        let of = |w: &&Wish| uid.is_none_or(|uid| w.told.owner.uid == uid) && w.told.extent.overlaps(&extent);
+        let found: Vec<Wish> = self.all_outdone(object).filter(of).cloned().collect();
+        for old in found {
+            let (whole, uid) = (old.told.extent, old.told.owner.uid);
+            self.outdone.remove(&(object, uid, whole.start));
+            for rest in [Extent::new(0, extent.start), Extent::from(extent.end)] {
+                if let Some(rest) = old.part(rest) {
+                    self.outdone.insert((object, uid, rest.told.extent.start), rest);
+                }
+            }
+        }
+    }
+    /// Nothing counts on a range any more: of each part of it the highest that was outdone does from now on, of several the oldest.
+    fn revive(&mut self, object: ObjectId, extent: Extent) {
+        let within: Vec<Wish> = self.all_outdone(object).filter_map(|w| w.part(extent)).collect();
+        let mut edges: Vec<u64> = within.iter().flat_map(|w| [w.told.extent.start, w.told.extent.end]).collect();
+        edges.sort_unstable();
+        edges.dedup();
+        let mut last: Option<Wish> = None;
+        for edge in edges.windows(2) {
+            let part = Extent::new(edge[0], edge[1]);
+            let there = within.iter().filter(|w| w.told.extent.contains(&part));
+            let best = there.max_by_key(|w| (w.hint, Reverse((w.told.since, w.told.owner.uid))));
+            let Some(new) = best.and_then(|w| w.part(part)) else { continue };
+            self.forget_outdone(object, Some(new.told.owner.uid), part);
+            match last.as_mut().filter(|l| l.told.extent.end == part.start && l.is_as(&new)) {
+                Some(last) => last.told.extent.end = part.end,
+                None => self.count_again(object, last.replace(new)),
+            }
+        }
+        self.count_again(object, last);
+    }
+    fn count_again(&mut self, object: ObjectId, wish: Option<Wish>) {
+        if let Some(wish) = wish {
+            self.wishes.insert((object, wish.told.extent.start), wish);
+        }
     }
 
     /// Forgets what was wished for a range; wishes at its edges are cut.

@@ -212,6 +212,71 @@ fn pages_that_lose_their_place_to_another_policy_leave_as_unadvised_ones_do() {
     });
 }
 
+impl Client {
+    /// Level, user, range in MiB and bytes in memory of what counts and of what others outdid, in this order.
+    async fn counts(&self, oid: u32) -> (Vec<(Advice, u32, u64, u64)>, Vec<(Advice, u32)>) {
+        self.settled_all(oid).await;
+        let (mut counts, mut outdone) = (Vec::new(), Vec::new());
+        for r in self.advised(oid).await {
+            match r.is_outdone() {
+                true => outdone.push((r.advice, r.owner.uid)),
+                false => counts.push((r.advice, r.owner.uid, r.extent.start / MIB, r.ram_placed / MIB)),
+            }
+        }
+        (counts, outdone)
+    }
+    async fn settled_all(&self, oid: u32) {
+        while self.advised(oid).await.iter().any(|r| r.fetched < r.to_fetch) {
+            self.rt.sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+#[test]
+fn who_may_not_take_anothers_advice_away_cannot_do_it_by_raising_it_first_either() {
+    use Advice::{High, Low, Med, None as Nothing};
+    let n = node(9, 1 << 30, config(16 * MIB));
+    let rt = n.world.rt();
+    n.world.run(async move {
+        let c = Client::new(rt, 1).await;
+        c.create(1).await;
+        c.fill(1, 4).await;
+        let (all, first, third) = (Extent::ALL, Extent::at(0, MIB), Extent::at(2 * MIB, MIB));
+        c.advise_as(7, 1, all, Low).await.unwrap();
+        assert_eq!(c.advise_as(8, 1, first, Nothing).await, Err(FsError::NotPermitted));
+        for raised in [High, Low] {
+            c.advise_as(8, 1, third, raised).await.unwrap();
+            let (counts, outdone) = c.counts(1).await;
+            assert_eq!(counts, [(Low, 7, 0, 2), (raised, 8, 2, 1), (Low, 7, 3, 1)], "{raised:?}");
+            assert_eq!(outdone, [(Low, 7)]);
+            assert_eq!(c.advise_as(9, 1, third, Nothing).await, Err(FsError::NotPermitted));
+            c.advise_as(8, 1, all, Nothing).await.unwrap_err();
+            c.advise_as(8, 1, third, Nothing).await.unwrap();
+            let (counts, outdone) = c.counts(1).await;
+            assert_eq!(counts, [(Low, 7, 0, 2), (Low, 7, 2, 1), (Low, 7, 3, 1)], "what was there before counts again");
+            assert!(outdone.is_empty());
+        }
+        // Of several the highest counts again, of those that are left.
+        c.advise_as(7, 1, all, Low).await.unwrap();
+        c.advise_as(8, 1, all, Med).await.unwrap();
+        c.advise_as(9, 1, first, High).await.unwrap();
+        assert_eq!(c.counts(1).await.1, [(Low, 7), (Med, 8)]);
+        assert_eq!(c.advise_as(9, 1, first, Low).await, Err(FsError::NotPermitted), "less than another asked for");
+        c.advise_as(9, 1, first, Nothing).await.unwrap();
+        assert_eq!(c.counts(1).await.0, [(Med, 8, 0, 1), (Med, 8, 1, 3)]);
+        c.advise_as(8, 1, all, Nothing).await.unwrap();
+        assert_eq!(c.counts(1).await, (vec![(Low, 7, 0, 4)], vec![]));
+        // What others outdid may be withdrawn, too.
+        c.advise_as(8, 1, all, High).await.unwrap();
+        c.advise_as(7, 1, all, Nothing).await.unwrap();
+        assert_eq!(c.counts(1).await, (vec![(High, 8, 0, 4)], vec![]));
+        // Root clears everything.
+        c.advise_as(9, 1, all, High).await.unwrap();
+        c.advise(1, all, Nothing).await.unwrap();
+        assert!(c.advised(1).await.is_empty());
+    });
+}
+
 #[test]
 fn a_target_that_starts_again_places_what_it_was_told_and_fetches_it() {
     let world = TestWorld::new(4, 64 * MIB);
@@ -237,6 +302,7 @@ fn a_target_that_starts_again_places_what_it_was_told_and_fetches_it() {
         let c = Client::new(runs, 1).await;
         c.create(2).await;
         c.fill(1, 3).await;
+        c.advise_as(4, 1, Extent::at(MIB, MIB), Advice::Low).await.unwrap();
         c.advise_as(5, 1, Extent::at(MIB, MIB), Advice::High).await.unwrap();
         c.settled(1).await;
     });
@@ -250,6 +316,11 @@ fn a_target_that_starts_again_places_what_it_was_told_and_fetches_it() {
         }
         assert_eq!(param(&ost, "cache_stats", "resident_bytes"), MIB, "the advised bytes, and nothing else");
         assert_eq!(param(&ost, "advice_stats", "ram_placed_bytes"), MIB);
+        let c = Client::of(clock, 2, Nid::Local("again".into())).await;
+        let known = (vec![(Advice::High, 5, 1, 1)], vec![(Advice::Low, 4)]);
+        assert_eq!(c.counts(1).await, known, "what others outdid is remembered as such");
+        c.advise_as(5, 1, Extent::ALL, Advice::None).await.unwrap();
+        assert_eq!(c.counts(1).await, (vec![(Advice::Low, 4, 1, 1)], vec![]));
     });
 }
 

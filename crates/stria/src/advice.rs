@@ -47,6 +47,7 @@ impl Range {
             0 => None,
             1 => Some("the servers are too hard pressed for this level"),
             2 => Some("no room beside the same and higher levels"),
+            4 => Some("another user asked for as much or more: it counts again when that is withdrawn"),
             _ => Some("the budget of the project or of the user is used up"),
         };
         let errno = self.number("errno") as i32;

@@ -52,6 +52,22 @@ impl Advice {
     }
 }
 
+impl AdvisedRange {
+    /// [`AdvisedRange::refusal`] of advice that does not count while another user's does.
+    pub const OUTDONE: u8 = 4;
+    /// Whether it does not count while another user's does.
+    #[must_use]
+    pub fn is_outdone(&self) -> bool {
+        self.refusal == AdvisedRange::OUTDONE
+    }
+    /// Whether the server took it; what it refused it shows for a while.
+    #[must_use]
+    pub fn is_taken(&self) -> bool {
+        let refused = self.refusal != 0 && self.error == types::FsError::NoSpace.errno() as u16;
+        self.is_outdone() || !refused
+    }
+}
+
 message! {
     /// Who does I/O, for scheduling and statistics.
     IoOwner {
@@ -341,7 +357,8 @@ message! {
         fetched: u64,
         /// What the last fetch failed with, as the status of a reply; 0: it did not.
         error: u16,
-        /// Why bytes have no place: 1 pressure, 2 no room, 3 budget; 0: they have.
+        /// Why bytes have no place: 1 pressure, 2 no room, 3 budget, 4: another user asked for as much or more, and it counts again when that
+        /// is withdrawn; 0: they have. With 1 to 3 and the error of ENOSPC it was refused, and nothing came of it.
         refusal: u8,
     }
     /// `OstChanged` request.

@@ -16,7 +16,7 @@ use types::{Duration, Extent, FsError, ObjectId};
 use wire::ost::{Advice, AdviseRequest, AdvisedRange, AdvisedReply, AdvisedRequest};
 
 use super::{Ost, answer, blocks_of};
-use crate::advised::{Advised, class_of, hint_of};
+use crate::advised::{Advised, Adviser, class_of, hint_of};
 use crate::fast::{FastOwner, FastStore, FastTier, Fetched};
 use crate::store::{BLOCK_BYTES, BlockRange, BlockRun, Blocks, StoreResult};
 
@@ -139,15 +139,21 @@ impl Ost {
             return Err(FsError::Invalid);
         }
         let attr = self.store.attr(ask.object).await?;
-        self.advised.may(ask.object, extent, hint, ask.owner.uid, attr.owner.unwrap_or_default().uid)?;
+        let uid = ask.owner.uid;
+        let by = Adviser { uid, outranks: uid == 0 || uid == attr.owner.unwrap_or_default().uid };
+        self.advised.may(ask.object, extent, hint, by)?;
         // Whose objects were not told their project yet pay by what the client knows.
         let own = attr.owner.map_or(0, |o| o.project);
         let project = if own == 0 { ask.owner.project } else { own };
         let owner = wire::ost::IoOwner { project, ..ask.owner.clone() };
         let told = AdvisedRange { extent, advice: ask.advice, owner, since: ask.since, ..AdvisedRange::default() };
         let mut steps = Steps::new();
-        self.advised.advise(ask.object, told, attr.size, &self.tiers(), &mut steps)?;
+        self.advised.advise((ask.object, attr.size), told, by.outranks, &self.tiers(), &mut steps)?;
         self.carry_out(&steps);
+        if hint == Hint::None {
+            // What others had advised there before counts again, and has no place yet.
+            self.advised_written(ask.object, attr.size);
+        }
         let recorded = self.record_advice(ask.object).await;
         if recorded == Err(FsError::NotFound) {
             // It was removed meanwhile, and nobody will tell of that again.

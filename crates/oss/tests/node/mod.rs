@@ -111,9 +111,13 @@ impl Callbacks for Answers {
 
 impl Client {
     pub async fn new(rt: Rt, id: u64) -> Client {
+        Client::of(rt, id, nid()).await
+    }
+    /// Of the server there.
+    pub async fn of(rt: Rt, id: u64, server: Nid) -> Client {
         let me = Rc::new(Answers::default());
         let config = ImportConfig {
-            nid: nid(),
+            nid: server,
             target: "stria-OST0000".into(),
             client: ClientId(id),
             key: ClusterKey::none(),
