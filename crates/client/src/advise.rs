@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use layout::StripeIndex;
 use types::advise::{LEVEL_XATTRS, SHOWN_XATTR};
-use types::{Extent, FsError, ObjectId};
+use types::{Extent, FsError, ObjectId, WallTime};
 use wire::Op;
 use wire::mdt::{AttrFlags, BytesReply, Cred, XattrRequest};
 use wire::ost::{Advice, AdviseRequest, AdvisedRange, AdvisedReply, AdvisedRequest, IoOwner};
@@ -70,8 +70,19 @@ impl Client {
             let value = (!advice.name().is_empty()).then(|| advice.name().as_bytes()).ok_or(FsError::IsDirectory)?;
             return self.setxattr(cred, inode.fid, NAMES[0], Some(value), 0, false).await;
         }
-        let (since, project) = (self.sessions.rt().wall(), inode.attr().project);
+        let project = inode.attr().project;
         let owner = IoOwner { uid: cred.uid, gid: cred.gid, project, job: cred.job };
+        let since = self.sessions.rt().wall();
+        self.advise_as(inode, (owner, since), (advice, background), extent).await
+    }
+    /// The same for a file, as that user said it at that time.
+    pub(crate) async fn advise_as(
+        self: &Rc<Self>,
+        inode: &Rc<Inode>,
+        (owner, since): (IoOwner, WallTime),
+        (advice, background): (Advice, bool),
+        extent: Extent,
+    ) -> Result<(), FsError> {
         loop {
             let Some(s) = self.meta.layout_of(inode).await? else {
                 return if advice == Advice::None { Ok(()) } else { Err(FsError::Invalid) };
@@ -128,18 +139,23 @@ impl Client {
         });
     }
 
-    /// What servers know of a file's advice, by ranges of the file: what one call advised is one row, summed over stripes.
-    pub(crate) async fn advised_rows(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<Vec<AdvisedRange>, FsError> {
+    /// What servers know of a file's advice and `keeps` keeps of that, by ranges of the file: what one call advised is one row, summed over
+    /// stripes.
+    pub(crate) async fn advised_rows(
+        self: &Rc<Self>,
+        inode: &Rc<Inode>,
+        keeps: fn(&AdvisedRange) -> bool,
+    ) -> Result<Vec<AdvisedRange>, FsError> {
         loop {
             let Some(s) = self.meta.layout_of(inode).await? else { return Ok(Vec::new()) };
-            let rows = self.rows_of(&s).await;
+            let rows = self.rows_of(&s, keeps).await;
             if let Some(rows) = self.meta.unless_moved(inode, Some(s), rows).await? {
                 return Ok(rows);
             }
         }
     }
 
-    async fn rows_of(&self, s: &Striping) -> Result<Vec<AdvisedRange>, FsError> {
+    async fn rows_of(&self, s: &Striping, keeps: fn(&AdvisedRange) -> bool) -> Result<Vec<AdvisedRange>, FsError> {
         let calls = s.objects.iter().enumerate().map(|(stripe, object)| {
             let (osc, ask) = (self.osts.osc(object.ost), AdvisedRequest { object: object.id });
             async move {
@@ -150,7 +166,7 @@ impl Client {
         let mut rows: Vec<AdvisedRange> = Vec::new();
         for answer in rt::sync::join_all(calls.collect()).await {
             let (stripe, ranges) = answer?;
-            for range in ranges {
+            for range in ranges.into_iter().filter(keeps) {
                 add(&mut rows, AdvisedRange { extent: hull(s, stripe, range.extent)?, ..range }, round_bytes(s));
             }
         }
@@ -178,7 +194,7 @@ impl Client {
             Err(FsError::NoData) if name == SHOWN => return Ok(b"none".to_vec()),
             Err(e) => return Err(e),
         }
-        let rows = self.advised_rows(inode).await?;
+        let rows = self.advised_rows(inode, |_| true).await?;
         let mut text = String::new();
         for row in &rows {
             let before = text.len();

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use types::{Fid, FsError};
 use wire::Bytes;
 use wire::mdt::{Cred, OpenRequest};
+use wire::ost::AdvisedRange;
 
 use crate::client::Client;
 use crate::data::{Migrate, Pace};
@@ -62,7 +63,10 @@ impl Client {
             // The exchange asks the same; but who may not write shall not have anything copied, nor locks taken, either.
             drop(Opened(self.clone(), self.open(cred, inode.fid, O_WRONLY).await?));
         }
-        let advised = self.advised_rows(inode).await?;
+        // What servers refused does not count, for the new objects' servers either.
+        let mut advised = self.advised_rows(inode, AdvisedRange::is_taken).await?;
+        // What others outdid comes first, so that it is outdone again.
+        advised.sort_by_key(|row| !row.is_outdone());
         // A copy counts for the file's owner; for root, who is not limited, until the exchange gives its objects to the file.
         let (uid, gid) = if cred.uid == 0 { (0, 0) } else { (attr.uid, attr.gid) };
         let own = Cred { uid, gid, caps: 3, ..Cred::default() };
@@ -71,8 +75,7 @@ impl Client {
         drop(from);
         let bytes = done?;
         for row in advised {
-            let of = Cred { uid: row.owner.uid, gid: row.owner.gid, job: row.owner.job, ..Cred::default() };
-            if let Err(e) = self.advise_servers(&of, inode, (row.advice, true), row.extent).await {
+            if let Err(e) = self.advise_as(inode, (row.owner, row.since), (row.advice, true), row.extent).await {
                 tracing::info!(file = %inode.fid, "what was advised about it was not taken for its new objects: {e}");
             }
         }

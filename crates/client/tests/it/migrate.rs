@@ -270,6 +270,43 @@ fn no_write_is_lost_beside_migrations() {
     }
 }
 
+#[test]
+fn what_servers_refused_to_one_user_no_migration_gives_them_and_what_others_outdid_goes_along() {
+    use types::Extent;
+    use wire::ost::Advice::{High, Low, None as Nothing};
+    let world = World::new(7, 2, OstConfig::default());
+    let (c, _) = world.client(|_| {});
+    world.run(LIMIT, async {
+        let file = create_on(&c, "f", 0).await;
+        c.data().write(&file, 0, &pattern(0, LEN as usize, 3)).await.unwrap();
+        c.data().fsync(&file, false).await.unwrap();
+        let user = |uid| Cred { uid, gid: uid, ..Cred::default() };
+        let advise =
+            async |uid: u32, advice| c.advise_servers(&user(uid), file.inode(), (advice, true), Extent::ALL).await;
+        let shown = async || {
+            let text = c.getxattr(&root(), file.fid(), b"stria.advice").await.unwrap();
+            let text = String::from_utf8(text).unwrap();
+            let part =
+                |l: &str| l.split(' ').filter(|w| ["high", "low"].contains(w) || w.starts_with("uid=")).collect();
+            text.lines().map(part).collect::<Vec<String>>()
+        };
+        world.ost(0).set_params("obdfilter.*.advice_budget", "uid:1007 4096 0").unwrap();
+        assert_eq!(advise(1007, High).await, Err(FsError::NoSpace));
+        assert_eq!(shown().await, ["highuid=1007"], "it tells what it refused");
+        migrate(&c, &file, &wish(1, 1)).await.unwrap();
+        assert!(shown().await.is_empty(), "the other server knows nothing of it");
+        advise(1008, Low).await.unwrap();
+        advise(1009, High).await.unwrap();
+        migrate(&c, &file, &wish(1, 0)).await.unwrap();
+        let mut known = shown().await;
+        known.sort();
+        assert_eq!(known, ["highuid=1009", "lowuid=1008"]);
+        assert_eq!(c.getxattr(&root(), file.fid(), b"user.stria.advice").await.unwrap(), b"high");
+        advise(1009, Nothing).await.unwrap();
+        assert_eq!(shown().await, ["lowuid=1008"], "it counts again");
+    });
+}
+
 /// What dies amid a migration.
 #[derive(Clone, Copy, Debug)]
 enum Dies {
