@@ -263,3 +263,81 @@ fn parameters_are_listed_read_and_set_in_every_form_of_lctl() {
     assert_eq!(devices.lines().count(), 2);
     c.stop();
 }
+
+/// A name service that knows one user and one group, whose records take more room than a first try has.
+const SERVICE: &str = r#"
+#include <errno.h>
+#include <grp.h>
+#include <nss.h>
+#include <pwd.h>
+#include <string.h>
+#define ID 54321
+static enum nss_status put(char *to, size_t room, int *why) {
+    if (room < 100000) { *why = ERANGE; return NSS_STATUS_TRYAGAIN; }
+    strcpy(to, "neighbour");
+    return NSS_STATUS_SUCCESS;
+}
+static enum nss_status user(struct passwd *p, char *to, size_t room, int *why) {
+    p->pw_name = p->pw_passwd = p->pw_gecos = p->pw_dir = p->pw_shell = to;
+    p->pw_uid = p->pw_gid = ID;
+    return put(to, room, why);
+}
+static enum nss_status group(struct group *g, char *to, size_t room, int *why) {
+    static char *nobody;
+    g->gr_name = g->gr_passwd = to;
+    g->gr_gid = ID;
+    g->gr_mem = &nobody;
+    return put(to, room, why);
+}
+enum nss_status _nss_striat_getpwnam_r(const char *n, struct passwd *p, char *to, size_t room, int *why) {
+    return strcmp(n, "neighbour") ? NSS_STATUS_NOTFOUND : user(p, to, room, why);
+}
+enum nss_status _nss_striat_getpwuid_r(uid_t id, struct passwd *p, char *to, size_t room, int *why) {
+    return id != ID ? NSS_STATUS_NOTFOUND : user(p, to, room, why);
+}
+enum nss_status _nss_striat_getgrnam_r(const char *n, struct group *g, char *to, size_t room, int *why) {
+    return strcmp(n, "neighbour") ? NSS_STATUS_NOTFOUND : group(g, to, room, why);
+}
+enum nss_status _nss_striat_getgrgid_r(gid_t id, struct group *g, char *to, size_t room, int *why) {
+    return id != ID ? NSS_STATUS_NOTFOUND : group(g, to, room, why);
+}
+"#;
+
+#[test]
+fn users_and_groups_are_those_of_the_hosts_name_service() {
+    const PRIVATELY: &str = "set -e
+        mount --bind \"$1\" /etc/nsswitch.conf
+        shift
+        exec \"$@\"";
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    fs::write(at("service.c"), SERVICE).unwrap();
+    fs::write(at("nsswitch.conf"), "passwd: files striat\ngroup: files striat\n").unwrap();
+    let mut compiler = std::process::Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-o"]).arg(at("libnss_striat.so.2")).arg(at("service.c"));
+    if !compiler.status().is_ok_and(|s| s.success()) {
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "a C compiler is needed");
+        println!("not run: needs a C compiler");
+        return;
+    }
+    let files = at("files");
+    fs::create_dir(&files).unwrap();
+    fs::write(files.join("own"), b"").unwrap();
+    fs::write(files.join("theirs"), b"").unwrap();
+    std::os::unix::fs::chown(files.join("theirs"), Some(54_321), Some(54_321)).unwrap();
+    for (tests, shown) in [
+        ("-type f -user neighbour -printf %f:%u:%g", "theirs:neighbour:neighbour"),
+        ("-type f -group neighbour -printf %f:%U:%G", "theirs:54321:54321"),
+        ("-type f ! -user 54321 -printf %f:%u", "own:root"),
+    ] {
+        let mut find = std::process::Command::new("unshare");
+        find.args(["--mount", "--propagation", "private", "sh", "-c", PRIVATELY, "sh"]).arg(at("nsswitch.conf"));
+        find.args([env!("CARGO_BIN_EXE_stria"), "find"]).arg(&files).args(tests.split(' '));
+        let out = find.env("LD_LIBRARY_PATH", dir.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert_eq!((String::from_utf8_lossy(&out.stdout).as_ref(), said.as_ref()), (shown, ""), "{tests}");
+    }
+}

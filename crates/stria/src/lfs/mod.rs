@@ -1,6 +1,7 @@
 //! The verbs of `lfs`: they act on paths of a mount through the `lustre.lov` xattr and plain system calls.
 //!
 //! Syntax, labels and columns are those that existing scripts use (interface facts only).
+mod accounts;
 mod changelog;
 mod df;
 mod fadvise;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use types::{format_size, parse_size};
 use wire::quota::{EVERYBODY, QuotaKind, QuotaParts, UNLIMITED};
 
-use super::find::show::{group, id, user};
+use super::accounts::Account;
 use super::getopt::{Absent, Grammar, Parsed};
 use crate::control;
 use crate::failure::{Failure, Outcome};
@@ -79,8 +79,8 @@ fn named(verb: &str, letter: char, value: Option<&str>) -> Option<Result<Whose, 
 
 fn whose(verb: &str, kind: QuotaKind, text: &str) -> Result<Whose, Failure> {
     let found = match kind {
-        QuotaKind::User => id(text, "passwd"),
-        QuotaKind::Group => id(text, "group"),
+        QuotaKind::User => Account::User.id(text),
+        QuotaKind::Group => Account::Group.id(text),
         QuotaKind::Project => text.parse().map_err(|_| "write its number, 1 to 4294967294".into()),
     };
     let id = found.map_err(|why| Failure::usage(format!("{verb}: {} '{text}': {why}", kind.name())))?;
@@ -219,8 +219,8 @@ impl Form {
         }
         if self.heading {
             let (word, name) = match of.kind {
-                QuotaKind::User => ("usr", format!("{} (uid {})", user(of.id), of.id)),
-                QuotaKind::Group => ("grp", format!("{} (gid {})", group(of.id), of.id)),
+                QuotaKind::User => ("usr", format!("{} (uid {})", Account::User.name(of.id), of.id)),
+                QuotaKind::Group => ("grp", format!("{} (gid {})", Account::Group.name(of.id), of.id)),
                 QuotaKind::Project => ("prj", format!("{0} (pid {0})", of.id)),
             };
             let _ = writeln!(out, "Disk quotas for {word} {name}:");

@@ -1,5 +1,5 @@
 //! `find`: files by name, kind, size, age, owner and layout. Options are words with one dash, `!` negates the next test.
-pub(super) mod show;
+mod show;
 mod stat;
 mod test;
 pub(crate) mod time;
@@ -17,6 +17,7 @@ use types::parse_size;
 use self::show::{Action, Found};
 use self::stat::{Clock, Stat};
 use self::test::{Bound, Candidate, Test, age, number, perm, sized};
+use super::accounts::Account;
 use super::getopt::{COMPOSITE, MIRRORS};
 use crate::failure::{Failure, Outcome};
 
@@ -342,8 +343,8 @@ fn test(option: &str, value: &OsStr, now: i64) -> Result<Test, String> {
         "ctime" | "C" => age(Clock::Changed, text)?,
         "atime" | "A" => age(Clock::Accessed, text)?,
         "btime" | "Btime" | "B" => age(Clock::Born, text)?,
-        "user" | "uid" | "u" | "U" => Test::User(show::id(text, "passwd")?),
-        "group" | "gid" | "g" | "G" => Test::Group(show::id(text, "group")?),
+        "user" | "uid" | "u" | "U" => Test::User(Account::User.id(text)?),
+        "group" | "gid" | "g" | "G" => Test::Group(Account::Group.id(text)?),
         "links" => Test::Links(Bound::parse(text, number)?),
         "perm" => Test::Perm(perm(text)?),
         "xattr" => match value.as_bytes().iter().position(|b| *b == b'=') {

@@ -1,14 +1,13 @@
 //! What is printed of a file that passed: its path, a line as `ls -l` has it, or what a format says.
-use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::LazyLock;
 
 use super::stat::{At, Clock, Stat};
 use super::test::Candidate;
 use super::time;
 use crate::failure::Failure;
+use crate::lfs::accounts::Account;
 
 /// What is done with a file that passed.
 #[derive(Debug, PartialEq)]
@@ -37,46 +36,6 @@ pub struct Found<'a> {
     pub root: &'a Path,
     pub depth: usize,
     pub now: i64,
-}
-
-static USERS: LazyLock<HashMap<u32, String>> = LazyLock::new(|| names("passwd"));
-static GROUPS: LazyLock<HashMap<u32, String>> = LazyLock::new(|| names("group"));
-
-fn names(file: &str) -> HashMap<u32, String> {
-    let table = std::fs::read_to_string(Path::new("/etc").join(file)).unwrap_or_default();
-    let one = |l: &str| {
-        let mut fields = l.split(':');
-        let name = fields.next()?.to_string();
-        Some((fields.nth(1)?.parse().ok()?, name))
-    };
-    // The first line of an id counts.
-    table.lines().rev().filter_map(one).collect()
-}
-
-/// A user's name, or its number.
-pub fn user(id: u32) -> String {
-    USERS.get(&id).cloned().unwrap_or_else(|| id.to_string())
-}
-/// A group's name, or its number.
-pub fn group(id: u32) -> String {
-    GROUPS.get(&id).cloned().unwrap_or_else(|| id.to_string())
-}
-
-/// The id behind a name or a number; `passwd` or `group`.
-///
-/// # Errors
-/// A sentence.
-pub fn id(text: &str, file: &str) -> Result<u32, String> {
-    if let Ok(id) = text.parse() {
-        return Ok(id);
-    }
-    let table = if file == "passwd" { &*USERS } else { &*GROUPS };
-    let found = table.iter().find(|(_, name)| *name == text).map(|(id, _)| *id);
-    let is_number = text.strip_prefix('-').unwrap_or(text).bytes().all(|b| b.is_ascii_digit()) && !text.is_empty();
-    found.ok_or_else(|| match is_number {
-        true => "numbers go from 0 to 4294967294".into(),
-        false => "nobody has this name: write a number".into(),
-    })
 }
 
 impl Action {
@@ -122,8 +81,8 @@ fn list(f: &Found<'_>, out: &mut Vec<u8>) {
         s.blocks().div_ceil(2),
         s.mode_text(),
         s.links(),
-        user(s.uid()),
-        group(s.gid()),
+        Account::User.name(s.uid()),
+        Account::Group.name(s.gid()),
         s.bytes()
     );
     out.extend(line.bytes());
@@ -153,9 +112,9 @@ fn value(letter: char, f: &Found<'_>, out: &mut Vec<u8>) {
         'k' => s.blocks().div_ceil(2).to_string(),
         'm' => format!("{:o}", s.perm()),
         'M' => s.mode_text(),
-        'u' => user(s.uid()),
+        'u' => Account::User.name(s.uid()),
         'U' => s.uid().to_string(),
-        'g' => group(s.gid()),
+        'g' => Account::Group.name(s.gid()),
         'G' => s.gid().to_string(),
         'n' => s.links().to_string(),
         'i' => s.ino().to_string(),
