@@ -264,6 +264,73 @@ fn parameters_are_listed_read_and_set_in_every_form_of_lctl() {
     c.stop();
 }
 
+/// A user who is not root.
+const NOBODY: u32 = 65_534;
+
+#[test]
+fn what_fails_keeps_no_other_path_from_its_turn_and_is_told() {
+    if !can_mount() {
+        return;
+    }
+    use std::os::unix::fs::{PermissionsExt, chown};
+    use std::os::unix::process::CommandExt;
+    let mut c = Cluster::new(1);
+    let at = c.mount("m", &[]);
+    for dir in ["d", "d/shut", "d/later"] {
+        fs::create_dir(at.join(dir)).unwrap();
+    }
+    for file in ["a", "b", "d/early", "d/shut/inner", "d/later/last"] {
+        fs::write(at.join(file), b"x").unwrap();
+    }
+    let run = |line: &str| {
+        let words: Vec<String> = line.split(' ').map(|w| w.replace('@', &format!("{}/", text(&at)))).collect();
+        let out = support::stria(&words.iter().map(String::as_str).collect::<Vec<_>>());
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (out.status.code().unwrap(), text(out.stdout), text(out.stderr))
+    };
+    let projects = || on(&at, "project @a @b").lines().map(|l| l[..5].trim().to_string()).collect::<Vec<_>>();
+    let (code, _, said) = run("project -p 7 @a @none @b");
+    assert_eq!((code, projects()), (libc::ENOENT, vec!["7".to_string(); 2]), "{said}");
+    assert!(said.contains("/none"), "{said}");
+    let (code, shown, said) = run("getstripe -c @a @none @b");
+    assert_eq!((code, &*shown), (libc::ENOENT, "1\n1\n"), "{said}");
+    let (code, _, said) = run("setstripe -c 1 @new @a @newer");
+    assert!(code == libc::EEXIST && at.join("new").exists() && at.join("newer").exists(), "{code} {said}");
+    let (code, shown, said) = run("find @none @d @gone -name last -printf %f\\n");
+    assert_eq!((code, &*shown), (libc::ENOENT, "last\n"), "{said}");
+    assert!(said.contains("/none") && said.contains("/gone"), "{said}");
+
+    // A directory that its reader may not enter, amid a walk.
+    for path in ["d", "d/early", "d/later", "d/later/last"] {
+        chown(at.join(path), Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    for (path, mode) in [(at.join("d/shut"), 0o700), (c.dir.path().into(), 0o755)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    // The program may lie where others cannot reach it.
+    let program = c.path("stria");
+    let copied = std::process::Command::new("cp").args([env!("CARGO_BIN_EXE_stria"), &program]).status().unwrap();
+    assert!(copied.success());
+    let walk = |line: &str| {
+        let words = line.split(' ').map(|w| w.replace('@', &format!("{}/", text(&at))));
+        let out = std::process::Command::new(&program).args(words).uid(NOBODY).gid(NOBODY).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        let (shown, said) = (text(out.stdout), text(out.stderr));
+        assert_eq!(out.status.code(), Some(libc::EACCES), "{line}: {said}{shown}");
+        assert!(said.contains("d/shut") && said.lines().count() == 1, "{line}: {said}");
+        shown
+    };
+    let names = ["early", "later", "last"];
+    let shown = walk("find @d -type f -printf %f\\n");
+    assert_eq!(shown, "early\nlast\n");
+    let shown = walk("getstripe -r -F @d");
+    assert_eq!(shown.lines().count(), 1 + names.len(), "{shown}");
+    walk("project -p 9 -r @d");
+    let shown = walk("project -r @d");
+    assert!(names.iter().all(|n| shown.lines().any(|l| l.starts_with("    9 ") && l.ends_with(n))), "{shown}");
+    c.stop();
+}
+
 /// A name service that knows one user and one group, whose records take more room than a first try has.
 const SERVICE: &str = r#"
 #include <errno.h>

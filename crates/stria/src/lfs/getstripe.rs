@@ -9,6 +9,7 @@ use layout::{Layout, LayoutSpec};
 use types::Fid;
 
 use super::getopt::{Absent, Grammar, Parsed};
+use super::walk::{Failures, is_gone, list};
 use super::xattr;
 use crate::failure::{Failure, Outcome};
 
@@ -105,7 +106,7 @@ const FIELDS: &[(char, Shown, &str)] = &[
 /// Runs the verb.
 ///
 /// # Errors
-/// What is wrong with the options or a path.
+/// What is wrong with the options, or with a path; the others have their turn.
 pub fn getstripe(arguments: &[OsString]) -> Outcome {
     let parsed = GRAMMAR.read(arguments)?;
     if parsed.has('h') {
@@ -126,16 +127,15 @@ pub fn getstripe(arguments: &[OsString]) -> Outcome {
         None => None,
     };
     let view = View { parsed, ost };
-    for path in &view.parsed.operands {
-        let path = Path::new(path);
+    let mut failures = Failures::default();
+    for path in view.parsed.operands.iter().map(Path::new) {
         let looked = if view.parsed.has('n') { fs::symlink_metadata(path) } else { fs::metadata(path) };
-        let meta = looked.map_err(|e| Failure::io("getstripe:", path, &e))?;
-        crate::out::print(format_args!("{}", view.show(path, &meta)?));
-        if meta.is_dir() && !view.parsed.has('d') && !view.parsed.has('D') {
-            view.below(path)?;
+        match looked {
+            Ok(meta) => view.path(path, &meta, &mut failures),
+            Err(e) => failures.note(Err(Failure::io("getstripe:", path, &e))),
         }
     }
-    Ok(())
+    failures.end("getstripe")
 }
 
 /// What is asked for.
@@ -146,24 +146,43 @@ struct View {
 }
 
 impl View {
+    /// A path that was named, and what is in it.
+    fn path(&self, path: &Path, meta: &Metadata, failures: &mut Failures) {
+        let goes_on = meta.is_dir() && !self.parsed.has('d') && !self.parsed.has('D');
+        self.print_all(path, meta, goes_on, failures);
+    }
+    /// A path, and with `goes_on` what is in it. Of a directory whose default cannot be read that is told alone: it can mostly not be listed,
+    /// either.
+    fn print_all(&self, path: &Path, meta: &Metadata, goes_on: bool, failures: &mut Failures) {
+        let printed = self.print(path, meta);
+        let is_told = printed.is_err();
+        failures.note(printed);
+        if goes_on {
+            let read = self.below(path, failures);
+            failures.note(if is_told { Ok(()) } else { read });
+        }
+    }
     /// The entries of a directory; all that is below them with `-r`.
-    fn below(&self, dir: &Path) -> Outcome {
-        let io = |e: std::io::Error| Failure::io("getstripe: reading", dir, &e);
-        let mut entries = fs::read_dir(dir).map_err(io)?.collect::<Result<Vec<_>, _>>().map_err(io)?;
-        entries.sort_by_key(fs::DirEntry::file_name);
-        for entry in entries {
-            let meta = match entry.metadata() {
-                // Removed meanwhile.
-                Err(e) if e.kind() == std::io::ErrorKind::NotFound => continue,
-                meta => meta.map_err(io)?,
+    fn below(&self, dir: &Path, failures: &mut Failures) -> Outcome {
+        let mut entries = Vec::new();
+        let read = list(dir, &mut entries);
+        for path in entries {
+            let meta = match fs::symlink_metadata(&path) {
+                Ok(meta) => meta,
+                Err(e) if is_gone(&e) => continue,
+                Err(e) => {
+                    failures.note(Err(Failure::io("getstripe:", &path, &e)));
+                    continue;
+                }
             };
             if meta.is_dir() || meta.is_file() {
-                crate::out::print(format_args!("{}", self.show(&entry.path(), &meta)?));
-            }
-            if meta.is_dir() && self.parsed.has('r') {
-                self.below(&entry.path())?;
+                self.print_all(&path, &meta, meta.is_dir() && self.parsed.has('r'), failures);
             }
         }
+        read.map_err(|e| Failure::io("getstripe: reading", dir, &e))
+    }
+    fn print(&self, path: &Path, meta: &Metadata) -> Outcome {
+        crate::out::print(format_args!("{}", self.show(path, meta)?));
         Ok(())
     }
 

@@ -12,6 +12,7 @@ use mount::migrate::{MIGRATE, Migrate};
 
 use super::getopt::{Absent, COMPOSITE, Grammar, MIRRORS, Parsed};
 use super::setstripe::{check_osts, read_spec};
+use super::walk::Failures;
 use super::xattr;
 use crate::failure::{Failure, Outcome};
 
@@ -76,7 +77,7 @@ struct Moves {
 /// Runs the verb.
 ///
 /// # Errors
-/// What is wrong with the options, or with the first file that keeps its objects; the others are gone on with.
+/// What is wrong with the options, or with files that keep their objects; the others are gone on with.
 pub fn migrate(arguments: &[OsString]) -> Outcome {
     let parsed = GRAMMAR.read(arguments)?;
     if parsed.has('h') {
@@ -85,17 +86,9 @@ pub fn migrate(arguments: &[OsString]) -> Outcome {
     }
     let moves = Moves::read(&parsed)?;
     let files = files(&parsed)?;
-    let mut first = None;
-    for path in &files {
-        if let Err(e) = moves.file(Path::new(path)) {
-            if first.is_some() {
-                e.report("lfs");
-            } else {
-                first = Some(e);
-            }
-        }
-    }
-    first.map_or(Ok(()), Err)
+    let mut failures = Failures::default();
+    files.iter().for_each(|path| failures.note(moves.file(Path::new(path))));
+    failures.end("migrate")
 }
 
 /// Gives one file objects as `spec` says, copying `bytes_per_s` at most (0: as fast as it goes).

@@ -15,6 +15,7 @@ mod project;
 mod quota;
 mod setstripe;
 mod targets;
+mod walk;
 mod xattr;
 
 pub use changelog::changelog;

@@ -11,6 +11,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::getopt::{Absent, Grammar};
+use super::walk::{Failures, is_gone, list};
 use crate::failure::{Failure, Outcome};
 
 const USAGE: &str =
@@ -30,7 +31,7 @@ const KEEPS: Absent = Absent {
 /// `project`.
 ///
 /// # Errors
-/// What is wrong with the arguments, or with a path.
+/// What is wrong with the arguments, or with a path; the others have their turn.
 pub fn project(arguments: &[OsString]) -> Outcome {
     let verb = "project";
     let long = &[("help", 'h')];
@@ -58,49 +59,95 @@ pub fn project(arguments: &[OsString]) -> Outcome {
     if checks && (parsed.has('C') || parsed.has('s')) || parsed.has('0') && !checks {
         return Err(Failure::usage(format!("{verb}: -c changes nothing: without -C and -s; -0 is for -c\n{USAGE}")));
     }
+    let asked = Asked { set, checks, itself: parsed.has('d'), deep: parsed.has('r'), bare: parsed.has('0') };
+    let mut failures = Failures::default();
     for path in parsed.operands.iter().map(Path::new) {
+        let done = asked.path(path, &mut failures);
+        failures.note(done);
+    }
+    failures.end(verb)
+}
+
+/// What is to be done with each path.
+struct Asked {
+    /// The project that it gets, or with `checks` should have.
+    set: Option<u32>,
+    checks: bool,
+    /// A directory itself, not what is in it.
+    itself: bool,
+    /// And all that is below it.
+    deep: bool,
+    bare: bool,
+}
+
+impl Asked {
+    /// One path; what fails below it is in `failures`.
+    fn path(&self, path: &Path, failures: &mut Failures) -> Outcome {
         let meta = std::fs::symlink_metadata(path).map_err(|e| Failure::io("looking at", path, &e))?;
         if !super::xattr::is_ours(&meta) {
             return Err(super::xattr::not_ours(path));
         }
-        let lists_itself = parsed.has('d') || !meta.is_dir();
-        match set {
-            _ if checks => {
-                let wanted = set.map_or_else(|| project_of(path).map(|(_, id)| id), Ok)?;
-                let mut each = |path: &Path| check(path, wanted, parsed.has('0'));
+        let lists_itself = self.itself || !meta.is_dir();
+        match self.set {
+            _ if self.checks => {
+                let wanted = self.set.map_or_else(|| project_of(path).map(|(_, id)| id), Ok)?;
+                let mut each = |path: &Path| check(path, wanted, self.bare);
                 if lists_itself {
-                    each(path)?;
-                } else {
-                    walk(path, meta.dev(), false, &mut each)?;
-                    below(path, meta.dev(), parsed.has('r'), &mut each)?;
+                    return each(path);
                 }
+                let mut walk = Walk { dev: meta.dev(), each: &mut each, failures };
+                walk.path(path, false);
+                walk.below(path, self.deep);
             }
-            Some(id) => walk(path, meta.dev(), parsed.has('r'), &mut |path| change(path, id))?,
-            None if lists_itself => show(path)?,
-            None => below(path, meta.dev(), parsed.has('r'), &mut |path| show(path))?,
+            Some(id) => {
+                let each = &mut |path: &Path| change(path, id);
+                Walk { dev: meta.dev(), each, failures }.path(path, self.deep);
+            }
+            None if lists_itself => return show(path),
+            None => Walk { dev: meta.dev(), each: &mut show, failures }.below(path, self.deep),
+        }
+        Ok(())
+    }
+}
+
+/// A walk over what is below a path on the same file system.
+struct Walk<'a> {
+    dev: u64,
+    each: &'a mut dyn FnMut(&Path) -> Outcome,
+    failures: &'a mut Failures,
+}
+
+impl Walk<'_> {
+    /// A path, and with `deep` all that is below it. What is neither file nor directory has no descriptor to ask by.
+    fn path(&mut self, path: &Path, deep: bool) {
+        let meta = match std::fs::symlink_metadata(path) {
+            Ok(meta) => meta,
+            Err(e) if is_gone(&e) => return,
+            Err(e) => return self.failures.note(Err(Failure::io("looking at", path, &e))),
+        };
+        if meta.dev() != self.dev || !(meta.is_dir() || meta.is_file()) {
+            return;
+        }
+        let done = (self.each)(path);
+        let is_told = done.is_err();
+        self.failures.note(done);
+        if deep && meta.is_dir() {
+            let read = self.entries(path, true);
+            // Whose project cannot be told is mostly not to be read, either.
+            self.failures.note(if is_told { Ok(()) } else { read });
         }
     }
-    Ok(())
-}
-
-/// A path, and with `deep` all that is below on the same file system. What is neither file nor directory has no descriptor to ask by.
-fn walk(path: &Path, dev: u64, deep: bool, each: &mut dyn FnMut(&Path) -> Outcome) -> Outcome {
-    let meta = std::fs::symlink_metadata(path).map_err(|e| Failure::io("looking at", path, &e))?;
-    if meta.dev() != dev || !(meta.is_dir() || meta.is_file()) {
-        return Ok(());
+    /// What is in a directory, and with `deep` all that is below it.
+    fn below(&mut self, path: &Path, deep: bool) {
+        let read = self.entries(path, deep);
+        self.failures.note(read);
     }
-    each(path)?;
-    if deep && meta.is_dir() { below(path, dev, true, each) } else { Ok(()) }
-}
-
-fn below(path: &Path, dev: u64, deep: bool, each: &mut dyn FnMut(&Path) -> Outcome) -> Outcome {
-    let failed = |e: &std::io::Error| Failure::io("reading", path, e);
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(|e| failed(&e))? {
-        names.push(entry.map_err(|e| failed(&e))?.path());
+    fn entries(&mut self, path: &Path, deep: bool) -> Outcome {
+        let mut names = Vec::new();
+        let read = list(path, &mut names);
+        names.iter().for_each(|name| self.path(name, deep));
+        read.map_err(|e| Failure::io("reading", path, &e))
     }
-    names.sort();
-    names.iter().try_for_each(|name| walk(name, dev, deep, each))
 }
 
 fn open(path: &Path) -> Result<File, Failure> {

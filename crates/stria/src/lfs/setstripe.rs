@@ -11,6 +11,7 @@ use layout::{LayoutSpec, Pattern, PoolChoice, StripeCount, parse_ost_list, parse
 use types::OstIndex;
 
 use super::getopt::{Absent, COMPOSITE, Grammar, MIRRORS, Parsed};
+use super::walk::Failures;
 use super::xattr;
 use crate::failure::{Failure, Outcome};
 
@@ -56,7 +57,7 @@ const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
 /// Runs the verb.
 ///
 /// # Errors
-/// What is wrong with the options or the path.
+/// What is wrong with the options, or with a path; the others have their turn.
 pub fn setstripe(arguments: &[OsString]) -> Outcome {
     let parsed = GRAMMAR.read(arguments)?;
     if parsed.has('h') {
@@ -67,10 +68,9 @@ pub fn setstripe(arguments: &[OsString]) -> Outcome {
         return Err(Failure::usage(format!("setstripe: name a file or a directory\n{USAGE}")));
     }
     let spec = read_spec("setstripe", &parsed)?;
-    for path in &parsed.operands {
-        apply(Path::new(path), &spec, parsed.has('d'))?;
-    }
-    Ok(())
+    let mut failures = Failures::default();
+    parsed.operands.iter().for_each(|path| failures.note(apply(Path::new(path), &spec, parsed.has('d'))));
+    failures.end("setstripe")
 }
 
 fn integer(verb: &str, option: char, text: &str) -> Result<i64, Failure> {

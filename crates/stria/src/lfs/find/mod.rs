@@ -19,6 +19,7 @@ use self::stat::{Clock, Stat};
 use self::test::{Bound, Candidate, Test, age, number, perm, sized};
 use super::accounts::Account;
 use super::getopt::{COMPOSITE, MIRRORS};
+use super::walk::{Failures, is_gone, list};
 use crate::failure::{Failure, Outcome};
 
 const USAGE: &str =
@@ -48,7 +49,7 @@ struct Query {
 /// Runs the verb.
 ///
 /// # Errors
-/// What is wrong with the options, or a directory that cannot be read (what was found is printed).
+/// What is wrong with the options, or a path that cannot be looked at or a directory that cannot be read (what else is found is printed).
 pub fn find(arguments: &[OsString]) -> Outcome {
     if arguments.iter().any(|a| a == "-help" || a == "--help") {
         say!("{USAGE}");
@@ -57,11 +58,11 @@ pub fn find(arguments: &[OsString]) -> Outcome {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
     let query = parse(arguments, now)?;
     let mut out = std::io::BufWriter::new(std::io::stdout());
-    let failed = search(&query, now, &mut out);
+    let failures = search(&query, now, &mut out);
     let flushed = out.flush();
-    match (failed, flushed) {
-        (Some(f), _) => Err(f),
-        (None, Err(e)) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::from(format!("find: {e}"))),
+    failures.end("find")?;
+    match flushed {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::from(format!("find: {e}"))),
         _ => Ok(()),
     }
 }
@@ -71,7 +72,7 @@ struct Open {
     paths: Vec<(PathBuf, usize)>,
     /// Threads that look at something, which may bring more.
     busy: usize,
-    failed: Option<Failure>,
+    failures: Failures,
     /// Nobody reads any more.
     over: bool,
 }
@@ -86,11 +87,11 @@ struct Search<'a, W> {
     out: Mutex<&'a mut W>,
 }
 
-/// Searches all roots; the last failure.
-fn search(query: &Query, now: i64, out: &mut (impl Write + Send)) -> Option<Failure> {
-    let mut failed = None;
+/// Searches all roots; what could not be looked at.
+fn search(query: &Query, now: i64, out: &mut (impl Write + Send)) -> Failures {
+    let mut failures = Failures::default();
     for root in &query.roots {
-        let open = Open { paths: vec![(root.clone(), 0)], busy: 0, failed: None, over: false };
+        let open = Open { paths: vec![(root.clone(), 0)], busy: 0, failures, over: false };
         let search =
             Search { query, root, now, open: Mutex::new(open), changed: Condvar::new(), out: Mutex::new(&mut *out) };
         std::thread::scope(|s| {
@@ -100,12 +101,12 @@ fn search(query: &Query, now: i64, out: &mut (impl Write + Send)) -> Option<Fail
             search.work();
         });
         let end = search.open.into_inner().unwrap_or_else(PoisonError::into_inner);
-        failed = end.failed.or(failed);
+        failures = end.failures;
         if end.over {
             break;
         }
     }
-    failed
+    failures
 }
 
 impl<W: Write + Send> Search<'_, W> {
@@ -127,25 +128,25 @@ impl<W: Write + Send> Search<'_, W> {
             };
             open.busy += 1;
             drop(open);
-            let mut failed = None;
+            let mut failed = Vec::new();
             let (below, over) = self.look(&path, depth, &mut failed);
             open = self.open();
             open.busy -= 1;
             open.over |= over;
-            open.failed = failed.or(open.failed.take());
+            failed.into_iter().for_each(|f| open.failures.note(Err(f)));
             open.paths.extend(below);
             self.changed.notify_all();
         }
     }
 
     /// Tests one path and prints it; what is below it, and whether nobody reads any more.
-    fn look(&self, path: &Path, depth: usize, failed: &mut Option<Failure>) -> (Vec<(PathBuf, usize)>, bool) {
+    fn look(&self, path: &Path, depth: usize, failed: &mut Vec<Failure>) -> (Vec<(PathBuf, usize)>, bool) {
         let stat = match Stat::of(path, self.query.lazy) {
             Ok(s) => s,
             // Removed meanwhile: not there is not an error, but the root was named.
-            Err(e) if depth > 0 && e.kind() == std::io::ErrorKind::NotFound => return (Vec::new(), false),
+            Err(e) if depth > 0 && is_gone(&e) => return (Vec::new(), false),
             Err(e) => {
-                *failed = Some(Failure::io("find:", path, &e));
+                failed.push(Failure::io("find:", path, &e));
                 return (Vec::new(), false);
             }
         };
@@ -158,21 +159,17 @@ impl<W: Write + Send> Search<'_, W> {
                 }
             }
             Ok(_) => {}
-            Err(f) => *failed = Some(f),
+            Err(f) => failed.push(f),
         }
         if !stat.is_dir() || self.query.depth_max.is_some_and(|max| depth >= max) {
             return (Vec::new(), false);
         }
-        match fs::read_dir(path).and_then(Iterator::collect::<Result<Vec<_>, _>>) {
-            Ok(mut entries) => {
-                entries.sort_by_key(|e| std::cmp::Reverse(e.file_name()));
-                (entries.into_iter().map(|e| (e.path(), depth + 1)).collect(), false)
-            }
-            Err(e) => {
-                *failed = Some(Failure::io("find: reading", path, &e));
-                (Vec::new(), false)
-            }
+        let mut entries = Vec::new();
+        match list(path, &mut entries) {
+            Err(e) if depth > 0 && is_gone(&e) => {}
+            read => failed.extend(read.map_err(|e| Failure::io("find: reading", path, &e)).err()),
         }
+        (entries.into_iter().rev().map(|path| (path, depth + 1)).collect(), false)
     }
 
     /// What is printed of a file; nothing if a test fails.
@@ -459,7 +456,7 @@ mod tests {
             arguments.extend(tests);
             let mut out = Vec::new();
             let failed = search(&query(&arguments).unwrap(), NOW, &mut out);
-            assert!(failed.is_none(), "{failed:?}");
+            failed.end("find").unwrap();
             let text = String::from_utf8(out).unwrap();
             text.split_terminator(['\n', '\0']).map(|l| l.replace(root, "")).collect::<Vec<_>>()
         };
