@@ -258,10 +258,7 @@ impl Osc {
     /// How changes under a lock are made: in no later session than the lock's, for the range may be another client's by then.
     pub(crate) fn options_of_change(&self, import: &Import, held: &Held) -> Result<ptlrpc::CallOptions, FsError> {
         held.desc().ok_or(FsError::NotConnected)?;
-        Ok(ptlrpc::CallOptions {
-            evictions: Some(import.evictions()),
-            ..Osc::options_of(self.turn_of(Why::Under(held)))
-        })
+        Ok(ptlrpc::CallOptions { losses: Some(import.losses()), ..Osc::options_of(self.turn_of(Why::Under(held))) })
     }
     /// Another client waits for a lock: what waits under it, in the window or for a slot, no longer waits for anything else;
     /// nor does what waits under a lock that is kept as long.

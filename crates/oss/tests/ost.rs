@@ -298,6 +298,40 @@ fn a_write_that_was_under_way_when_its_client_was_evicted_is_not_carried_out() {
 }
 
 #[test]
+fn a_write_that_waits_while_its_client_leaves_and_comes_back_is_not_carried_out_over_later_ones() {
+    let n = node(1, 1 << 30, OstConfig::default());
+    let rt = n.world.rt();
+    n.world.run(async move {
+        let (a, b) = (Rc::new(Client::new(rt.clone(), 1).await), Client::new(rt.clone(), 2).await);
+        a.create(1).await;
+        let held = b.lock(Mode::Pw, Extent::ALL, 0).await.unwrap();
+        b.me.deaf.set(true);
+        let ((tx, rx), writer) = (rt::sync::oneshot(), a.clone());
+        rt.spawn(async move { tx.send(writer.write(0, &[7; 100]).await.map(drop)) });
+        while b.me.blocked.borrow().is_empty() {
+            rt.sleep(Duration::from_millis(1)).await;
+        }
+        // It gives the OST up, and is back at once.
+        a.import.deactivate();
+        a.import.activate();
+        assert_eq!(rx.await.unwrap(), Err(FsError::Io));
+        a.import.ready(Duration::from_secs(5)).await.unwrap();
+        let mut bulk = Bulk::alloc(rt.frames(), 100).unwrap();
+        bulk.copy_in(0, &[9; 100]);
+        let (lock, extents) = (held.handle, vec![Extent::at(0, 100)]);
+        let ask = WriteRequest { object: object(1), lock, extents, mtime: WallTime(3), ..WriteRequest::default() };
+        b.import.call(Op::OstWrite, wire::encode(&ask), bulk, CallOptions::default()).await.unwrap();
+        b.me.deaf.set(false);
+        let cancel = CancelRequest { handles: vec![held.handle], cookies: Vec::new() };
+        b.import.ask::<_, ()>(Op::LockCancel, &cancel).await.unwrap();
+        rt.sleep(Duration::from_secs(5)).await;
+        assert_eq!(b.read(0, 100).await.unwrap(), [9; 100]);
+        a.write(0, &[8; 100]).await.expect("its new session writes");
+        assert_eq!(b.read(0, 100).await.unwrap(), [8; 100]);
+    });
+}
+
+#[test]
 fn a_read_brings_its_lock_along_and_waits_for_nobody() {
     let n = node(1, 1 << 30, OstConfig::default());
     let rt = n.world.rt();

@@ -107,9 +107,9 @@ pub struct CallOptions {
     pub ahead: bool,
     /// What a promotion names it by while it waits for a slot ([`Import::hasten`]); 0: nothing does.
     pub tag: u64,
-    /// Only as long as the client was evicted no more than so often ([`Import::evictions`]): for requests that rest on
-    /// locks, which an eviction takes. `None`: whatever happened.
-    pub evictions: Option<u64>,
+    /// Only as long as what the client held at the target was lost no more than so often ([`Import::losses`]): for requests
+    /// that rest on locks, which an eviction takes. `None`: whatever happened.
+    pub losses: Option<u64>,
 }
 
 impl CallOptions {
@@ -209,6 +209,8 @@ pub struct Import {
     barred: Cell<bool>,
     /// Given up for now: nothing connects, every request fails.
     inactive: Cell<bool>,
+    /// How often it was.
+    given_up: Cell<u64>,
     /// What answers at the address has another store than the target's: every request fails until the right one does.
     foreign: Cell<bool>,
     /// Identity of the target's store; 0: any.
@@ -275,6 +277,7 @@ impl Import {
             refused: Cell::new(false),
             barred: Cell::new(false),
             inactive: Cell::new(false),
+            given_up: Cell::new(0),
             foreign: Cell::new(false),
             uuid: Cell::new(0),
             epoch: Cell::new((0, 0)),
@@ -348,6 +351,7 @@ impl Import {
         if self.inactive.replace(true) || self.state.get() == ImportState::Closed {
             return;
         }
+        self.given_up.set(self.given_up.get() + 1);
         self.forgotten.set(self.boot.get() != 0);
         self.set_state(ImportState::Connecting);
         if let Some(sink) = self.sink.borrow_mut().take() {
@@ -430,6 +434,11 @@ impl Import {
     pub fn evictions(&self) -> u64 {
         self.evictions.get()
     }
+    /// How often locks and all else that this client held at the target were lost: it was evicted, or had given the target up.
+    #[must_use]
+    pub fn losses(&self) -> u64 {
+        self.evictions.get() + self.given_up.get()
+    }
     /// Bulk is handed over by reference.
     #[must_use]
     pub fn shares_memory(&self) -> bool {
@@ -497,17 +506,22 @@ impl Import {
         if (options.fail_fast || options.once) && self.state.get() != ImportState::Full {
             return Err(FsError::NotConnected);
         }
-        let (asked, connects) = (self.rt.now(), self.connects.get());
+        let (asked, connects, given_up) = (self.rt.now(), self.connects.get(), self.given_up.get());
         let rank = loop {
             self.wait_full().await?;
             let rank = self.slots.acquire(options.rank(self.rt.now()), options.tag).await;
+            if self.given_up.get() != given_up {
+                // It may have been taken back before this had its turn: what was asked before is not done after that.
+                self.slots.add(1);
+                return Err(FsError::Io);
+            }
             if self.state.get() == ImportState::Full {
                 break rank;
             }
             self.slots.add(1);
         };
         let is_other = options.once && connects != self.connects.get();
-        if is_other || options.evictions.is_some_and(|n| n != self.evictions.get()) {
+        if is_other || options.losses.is_some_and(|n| n != self.losses()) {
             self.slots.add(1);
             return Err(FsError::NotConnected);
         }

@@ -683,7 +683,7 @@ impl Server {
         let (rt, target, mut request) = (target.rt.clone(), target.clone(), request);
         rt.spawn(async move {
             let turn = target.recovery.turn(&request.header).await;
-            if turn.is_none() || request.export.is_evicted() {
+            if turn.is_none() || request.export.is_ended() {
                 return request.reply::<()>(Err(FsError::NotConnected));
             }
             if !target.recovery.has_gap() {

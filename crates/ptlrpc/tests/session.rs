@@ -246,6 +246,29 @@ fn an_id_belongs_to_whoever_opened_its_session_also_after_a_restart_of_the_serve
     });
 }
 
+#[test]
+fn what_waits_when_a_target_is_given_up_is_not_asked_when_it_is_taken_back() {
+    let world = simworld::TestWorld::new(1, 8 << 20);
+    let (rt, store, callbacks): (_, Rc<Store>, Rc<dyn Callbacks>) = (world.rt(), Rc::default(), Rc::new(Answering));
+    let nid = Nid::parse("local:echo").unwrap();
+    world.run(async {
+        let import = import(&rt, nid.clone(), key(), &callbacks);
+        let losses = Some(import.losses());
+        let ((tx, rx), waits) = (rt::sync::oneshot(), import.clone());
+        rt.spawn(async move { tx.send(waits.ask::<_, u64>(Op::MdtSync, &1u64).await) });
+        rt.sleep(Duration::from_millis(1)).await;
+        import.deactivate();
+        import.activate();
+        let (_server, _) = serve(&rt, &nid, &store, true, 1, key());
+        assert_eq!(rx.await.unwrap(), Err(FsError::Io));
+        let under_lock = CallOptions { losses, ..CallOptions::default() };
+        let late = import.call(Op::MdtSync, wire::encode(&2u64), Bulk::new(), under_lock).await;
+        assert_eq!(late.unwrap_err(), FsError::NotConnected);
+        assert_eq!(import.ask::<_, u64>(Op::MdtSync, &3u64).await, Ok(6));
+        assert_eq!(*store.applied.borrow(), [3]);
+    });
+}
+
 /// A credential of these tests' cluster.
 fn credential(id: u64) -> ClusterKey {
     let (version, name) = (CREDENTIAL_VERSION, format!("c{id}"));

@@ -62,7 +62,7 @@ impl Osc {
         }
         let request = wo::ShrinkGrantRequest { boot, bytes };
         // A client that was evicted since has another book.
-        let options = CallOptions { evictions: Some(import.evictions()), ..CallOptions::urgent(None) };
+        let options = CallOptions { losses: Some(import.losses()), ..CallOptions::urgent(None) };
         if let Err(e) = import.call(Op::OstShrinkGrant, wire::encode(&request), Bulk::new(), options).await {
             tracing::debug!(ost = %self.index, bytes, "giving grant back: {e}");
             if e == FsError::NotSupported {
@@ -151,9 +151,11 @@ impl Osc {
         }
         let Some((out, lock)) = chosen.write else { return false };
         let bulk = object.bulk_of(&out);
+        // The lock under which these bytes were written is gone after an eviction, and perhaps another's now: that counts from here on.
+        let losses = self.import_if_any().filter(|_| lock.0 != 0).map(|i| i.losses());
         let me = self.clone();
         self.rt.spawn(async move {
-            let result = me.write_rpc(&object, &out, bulk, lock, rank).await;
+            let result = me.write_rpc(&object, &out, bulk, (lock, losses), rank).await;
             me.write_ended(&object, &out, result);
         });
         true
@@ -215,7 +217,7 @@ impl Osc {
         object: &Object,
         out: &WriteOut,
         bulk: Bulk,
-        lock: HandleId,
+        (lock, losses): (HandleId, Option<u64>),
         rank: Rank,
     ) -> Result<(), FsError> {
         let owner = self.owner_of(object, &self.import()?);
@@ -231,25 +233,24 @@ impl Osc {
             file: crate::tight::owner_of(object),
             ..wo::WriteRequest::default()
         };
-        self.send_write(object, &request, bulk, rank).await
+        self.send_write(object, &request, bulk, (rank, losses)).await
     }
 
+    /// Sends a write, in the same session as before that many losses ([`CallOptions::losses`]).
     async fn send_write(
         &self,
         object: &Object,
         request: &wo::WriteRequest,
         bulk: Bulk,
-        rank: Rank,
+        (rank, losses): (Rank, Option<u64>),
     ) -> Result<(), FsError> {
         let import = self.import()?;
         let bytes = bulk.len() as u64;
         let page = request.extents.first().map_or(0, |e| e.start / PAGE);
         let (started, flight) = (self.rt.now(), self.stats.begin(Direction::Write, page));
-        // The lock under which these bytes were written is gone after an eviction, and perhaps another's now.
-        let evictions = (request.lock.0 != 0).then(|| import.evictions());
         // Write-back is bounded by its window: calls without number must not hold it up where it may become urgent yet.
         let rank = if rank == Rank::Ordinary { Rank::Ahead } else { rank };
-        let options = CallOptions { evictions, ..Osc::options_of((rank, 0)) };
+        let options = CallOptions { losses, ..Osc::options_of((rank, 0)) };
         let under = self.lock_of_all(object);
         let mut tries = Attempts::default();
         let answer = loop {
@@ -300,8 +301,9 @@ impl Osc {
                 file: crate::tight::owner_of(object),
                 ..wo::WriteRequest::default()
             };
+            let losses = self.import_if_any().filter(|_| lock.0 != 0).map(|i| i.losses());
             let place = self.in_window(self.turn_of(Why::Under(held))).await;
-            self.send_write(object, &request, data.slice(done, len), place.rank).await?;
+            self.send_write(object, &request, data.slice(done, len), (place.rank, losses)).await?;
             done += len;
         }
         Ok(())

@@ -65,7 +65,7 @@ impl Ost {
     async fn do_promise(&self, request: &Request, ask: &PromiseRequest) -> Result<(), FsError> {
         let (client, object) = (request.client(), ask.object);
         let promise = Promise { client, number: ask.number, size: ask.size };
-        if request.export.is_evicted() {
+        if request.export.is_ended() {
             return Err(FsError::NotConnected);
         }
         if !promise.is_possible() {

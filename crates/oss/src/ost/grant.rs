@@ -37,7 +37,7 @@ impl Ost {
     pub(super) fn shrink_grant(&self, request: Request) {
         let reply = request.decode().map(|ask: ShrinkGrantRequest| {
             // What another process granted is in no book any more.
-            if ask.boot == request.export.boot() && !request.export.is_evicted() {
+            if ask.boot == request.export.boot() && !request.export.is_ended() {
                 self.grants.borrow_mut().take_back(request.client(), request.header.xid, ask.bytes);
             }
         });

@@ -241,13 +241,13 @@ impl Ost {
         Ok((Some(lock), Came { locked: took, holder, ..came }))
     }
 
-    /// Holds blocks of an object for a change of them. With an eviction the client's locks go to others at once, while its
-    /// requests may still wait for theirs: whoever was evicted changes nothing any more, and the end of its session waits for what it
-    /// changes already.
+    /// Holds blocks of an object for a change of them. With the end of a session the client's locks go to others at once, while its
+    /// requests may still wait for theirs: what was asked in a session that is over, by an eviction or because its client left, changes
+    /// nothing any more, and the end of the session waits for what is being changed already.
     async fn change(&self, request: &Request, object: ObjectId, range: BlockRange) -> Result<RangeGuard, FsError> {
         let guard = self.gate.hold(request.client(), object, range).await;
-        let evicted = request.export.is_evicted() && !types::planted!("evicted-changes");
-        if evicted { Err(FsError::NotConnected) } else { Ok(guard) }
+        let over = request.export.is_ended() && !types::planted!("evicted-changes");
+        if over { Err(FsError::NotConnected) } else { Ok(guard) }
     }
 
     fn scheduled(request: &Request, object: ObjectId, op: IoOp, extent: Extent, owner: &IoOwner) -> NrsRequest {

@@ -10,7 +10,7 @@ use wire::ost::{
 
 use super::{Ost, answer, answer_change, answers, attr_body};
 use crate::locks::lvb_of;
-use crate::store::{BLOCK_BYTES, Owner, OwnerRule, TimeRule, Update};
+use crate::store::{BLOCK_BYTES, BlockRange, Owner, OwnerRule, TimeRule, Update};
 
 /// Bytes of an object that are removed at a time.
 const REMOVED_BYTES_MAX: u64 = 16 << 30;
@@ -80,6 +80,8 @@ impl Ost {
     async fn do_setattr(&self, request: &Request, ask: &SetattrRequest) -> Result<(Transno, AttrReply), FsError> {
         // What somebody sets who has not heard yet that the file has other objects would be gone with this one.
         self.locks.promises.not_leaving(ask.object).await;
+        // Of no block; the end of the session waits for it nevertheless.
+        let _gate = self.change(request, ask.object, BlockRange::new(0, 0)).await?;
         let owner = Owner { uid: ask.owner.uid, gid: ask.owner.gid, project: ask.owner.project };
         let time = |bit: u32, t| if ask.valid & bit != 0 { TimeRule::Exactly(t) } else { TimeRule::Keep };
         let update = Update {

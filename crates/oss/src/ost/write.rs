@@ -113,8 +113,8 @@ impl UsedGrant<'_> {
 }
 impl Drop for UsedGrant<'_> {
     fn drop(&mut self) {
-        // An evicted client has no book, or another one already.
-        if self.used != Used::default() && !self.request.export.is_evicted() {
+        // A client whose session is over has no book, or another one already.
+        if self.used != Used::default() && !self.request.export.is_ended() {
             self.ost.grants.borrow_mut().give_back(self.request.client(), self.used);
         }
     }
@@ -209,7 +209,7 @@ impl Ost {
 
     fn more_grant(&self, request: &Request, wanted: u64) -> u64 {
         let client = request.client();
-        let hears = !request.is_replay() && !request.export.is_evicted() && self.grants.borrow().knows(client);
+        let hears = !request.is_replay() && !request.export.is_ended() && self.grants.borrow().knows(client);
         if wanted == 0 || !hears {
             return 0;
         }
