@@ -559,6 +559,11 @@ impl Locks {
         exports.get(&client).is_some_and(|e| e.is_kept_for(HELD_UP_AFTER, now))
     }
 
+    /// Which session a client has.
+    fn session(&self, client: ClientId) -> Option<Rc<Export>> {
+        self.exports.borrow().get(&client).cloned()
+    }
+
     async fn on_timer(self: Rc<Self>) {
         self.armed.set(None);
         let awake = self.rt.awake_since();
@@ -577,11 +582,15 @@ impl Locks {
             }
             tracing::warn!(target = self.store.identity().target(), %client, lock = %expired.handle,
                 "did not answer a lock callback: evicted");
+            let session = self.session(client);
             if let Some(evict) = &self.evict {
                 evict(client).await;
             }
-            // Whatever became of the session: nobody waits for these locks any more.
-            self.drop_client(client);
+            // Whatever became of the session: nobody waits for these locks any more. Those of its next one are others.
+            let has_another = self.session(client).is_some_and(|now| !session.is_some_and(|s| Rc::ptr_eq(&s, &now)));
+            if !has_another {
+                self.drop_client(client);
+            }
         }
         self.arm();
     }

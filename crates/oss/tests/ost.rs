@@ -316,11 +316,7 @@ fn a_write_that_waits_while_its_client_leaves_and_comes_back_is_not_carried_out_
         a.import.activate();
         assert_eq!(rx.await.unwrap(), Err(FsError::Io));
         a.import.ready(Duration::from_secs(5)).await.unwrap();
-        let mut bulk = Bulk::alloc(rt.frames(), 100).unwrap();
-        bulk.copy_in(0, &[9; 100]);
-        let (lock, extents) = (held.handle, vec![Extent::at(0, 100)]);
-        let ask = WriteRequest { object: object(1), lock, extents, mtime: WallTime(3), ..WriteRequest::default() };
-        b.import.call(Op::OstWrite, wire::encode(&ask), bulk, CallOptions::default()).await.unwrap();
+        b.write_under(held.handle, &[9; 100]).await.unwrap();
         b.me.deaf.set(false);
         let cancel = CancelRequest { handles: vec![held.handle], cookies: Vec::new() };
         b.import.ask::<_, ()>(Op::LockCancel, &cancel).await.unwrap();
@@ -328,6 +324,33 @@ fn a_write_that_waits_while_its_client_leaves_and_comes_back_is_not_carried_out_
         assert_eq!(b.read(0, 100).await.unwrap(), [9; 100]);
         a.write(0, &[8; 100]).await.expect("its new session writes");
         assert_eq!(b.read(0, 100).await.unwrap(), [8; 100]);
+    });
+}
+
+#[test]
+fn the_locks_of_a_client_that_is_evicted_twice_wait_for_what_it_has_in_the_store() {
+    let n = node(1, 1 << 30, OstConfig::default());
+    let (rt, server, store) = (n.world.rt(), n.server.clone(), n.store.clone());
+    n.world.run(async move {
+        let (a, b) = (Rc::new(Client::new(rt.clone(), 1).await), Client::new(rt.clone(), 2).await);
+        a.create(1).await;
+        let held = a.lock(Mode::Pw, Extent::ALL, 0).await.unwrap();
+        a.me.deaf.set(true);
+        assert!(!b.lock(Mode::Pr, Extent::ALL, 0).await.unwrap().granted);
+        rt.sleep(Duration::from_secs(20)).await;
+        store.set_time_of_next_update(Duration::from_secs(60));
+        let writer = a.clone();
+        rt.spawn(async move { drop(writer.write_under(held.handle, &[7; 100]).await) });
+        rt.sleep(Duration::from_secs(1)).await;
+        // An administrator evicts it, which waits for the write; its time to answer the callback is over meanwhile.
+        rt.spawn(async move { server.evict("stria-OST0000", ClientId(1)).await });
+        while b.me.granted.borrow().is_empty() {
+            rt.sleep(Duration::from_millis(100)).await;
+        }
+        let then = b.read(0, 100).await.unwrap();
+        rt.sleep(Duration::from_secs(100)).await;
+        assert_eq!(b.read(0, 100).await.unwrap(), then, "under its lock nobody else changes anything");
+        assert_eq!(then, [7; 100]);
     });
 }
 

@@ -3,8 +3,9 @@
 //! A client names two sessions when it connects: the one that it holds, and the one that is to begin if that is over. So an
 //! answer that gets lost leaves no doubt: the client comes again with the same two, and the server sees by which of them it
 //! knows the session whether the client has heard of it.
-use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -55,7 +56,9 @@ struct Proved {
 /// of a session never meets the next one.
 #[derive(Default)]
 pub(crate) struct Changing {
-    clients: RefCell<BTreeSet<ClientId>>,
+    /// Each with its change's number.
+    clients: RefCell<BTreeMap<ClientId, u64>>,
+    begun: Cell<u64>,
     done: Event,
 }
 
@@ -65,8 +68,11 @@ struct Change(Rc<Target>, ClientId);
 impl Change {
     /// `None`: it is being opened or ended.
     fn begin(target: &Rc<Target>, client: ClientId) -> Option<Change> {
-        let is_free = target.changing.clients.borrow_mut().insert(client);
-        is_free.then(|| Change(target.clone(), client))
+        let (mut clients, begun) = (target.changing.clients.borrow_mut(), &target.changing.begun);
+        let Entry::Vacant(free) = clients.entry(client) else { return None };
+        begun.set(begun.get() + 1);
+        free.insert(begun.get());
+        Some(Change(target.clone(), client))
     }
 }
 
@@ -76,7 +82,15 @@ impl Changing {
         self.clients.borrow().len()
     }
     async fn wait(&self, client: ClientId) {
-        while self.clients.borrow().contains(&client) {
+        while self.clients.borrow().contains_key(&client) {
+            let done = self.done.wait();
+            done.await;
+        }
+    }
+    /// The same, for what is under way now and not for what begins behind it.
+    async fn wait_for_present(&self, client: ClientId) {
+        let present = self.clients.borrow().get(&client).copied();
+        while present.is_some() && self.clients.borrow().get(&client).copied() == present {
             let done = self.done.wait();
             done.await;
         }
@@ -474,7 +488,8 @@ pub(crate) async fn evict(target: &Rc<Target>, client: ClientId) {
     close(target, client, true).await;
 }
 
-/// A client is gone: its session ends here and at the service.
+/// A client is gone: its session ends here and at the service. Nothing of it is left when this ends, also where somebody else had
+/// begun to end it: what is done then with its locks must not come before its last change.
 pub(crate) async fn close(target: &Rc<Target>, client: ClientId, evicted: bool) {
     let export = target.exports.borrow_mut().remove(&client);
     if target.service.can_be_done_without(client) {
@@ -482,9 +497,8 @@ pub(crate) async fn close(target: &Rc<Target>, client: ClientId, evicted: bool) 
     } else {
         target.recovery.client_missing(client);
     }
-    if let Some(export) = export {
-        let _change = Change::begin(target, client);
-        export.end(evicted);
-        target.service.clone().session_closed(client, evicted).await;
-    }
+    let Some(export) = export else { return target.changing.wait_for_present(client).await };
+    let _change = Change::begin(target, client);
+    export.end(evicted);
+    target.service.clone().session_closed(client, evicted).await;
 }

@@ -145,6 +145,13 @@ impl Client {
         let reply = self.import.call(Op::OstWrite, wire::encode(&ask), bulk, CallOptions::default()).await?;
         reply.decode()
     }
+    pub async fn write_under(&self, lock: HandleId, bytes: &[u8]) -> Result<WriteReply, FsError> {
+        let mut bulk = Bulk::alloc(self.rt.frames(), bytes.len()).unwrap();
+        bulk.copy_in(0, bytes);
+        let extents = vec![Extent::at(0, bytes.len() as u64)];
+        let ask = WriteRequest { object: object(1), lock, extents, mtime: WallTime(3), ..WriteRequest::default() };
+        self.import.call(Op::OstWrite, wire::encode(&ask), bulk, CallOptions::default()).await?.decode()
+    }
     pub async fn write_bulk(&self, at: u64, bulk: Bulk) -> Result<WriteReply, FsError> {
         let extents = vec![Extent::at(at, bulk.len() as u64)];
         let ask = WriteRequest { object: object(1), extents, mtime: WallTime(3), ..WriteRequest::default() };
