@@ -135,6 +135,11 @@ impl Losses {
     pub fn lost_bytes(&self) -> u64 {
         self.files.borrow().values().sum::<u64>() + self.unlisted.get().1
     }
+    /// Whether bytes of a file were lost, or of some that are not listed.
+    #[must_use]
+    pub fn may_have_lost(&self, fid: Fid) -> bool {
+        self.unlisted.get().0 > 0 || self.files.borrow().contains_key(&fid)
+    }
     /// Begins anew.
     pub fn clear(&self) {
         self.files.borrow_mut().clear();

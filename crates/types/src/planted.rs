@@ -96,6 +96,7 @@ pub const BUGS: &[Bug] = &[
         "map-untold-to-the-new",
         "A client whose session begins anew does not hear how the cluster map changed since its earlier one.",
     ),
+    bug("parted-changes", "A change that waited at an OST while its client gave the OST up is carried out."),
     bug("sought-by-old-size", "A client looks for data up to the end that it was told before others wrote behind it."),
     bug(
         "frames-for-all",

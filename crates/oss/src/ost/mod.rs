@@ -246,8 +246,12 @@ impl Ost {
     /// nothing any more, and the end of the session waits for what is being changed already.
     async fn change(&self, request: &Request, object: ObjectId, range: BlockRange) -> Result<RangeGuard, FsError> {
         let guard = self.gate.hold(request.client(), object, range).await;
-        let over = request.export.is_ended() && !types::planted!("evicted-changes");
-        if over { Err(FsError::NotConnected) } else { Ok(guard) }
+        let export = &request.export;
+        let let_through = match export.is_evicted() {
+            true => types::planted!("evicted-changes"),
+            false => types::planted!("parted-changes"),
+        };
+        if export.is_ended() && !let_through { Err(FsError::NotConnected) } else { Ok(guard) }
     }
 
     fn scheduled(request: &Request, object: ObjectId, op: IoOp, extent: Extent, owner: &IoOwner) -> NrsRequest {

@@ -183,7 +183,7 @@ impl Absent {
     fn judge<T>(&self, what: &str, author: Author, outcome: &Option<Result<T, FsError>>) {
         if let Some(Err(e)) = outcome
             && self.context.is_sound(author)
-            && !self.context.is_full(&e.to_string())
+            && !self.context.is_full(author.client, Some(self.fid), &e.to_string())
         {
             self.context.complain(format!("{what} on client{}: {e}", author.client));
         }

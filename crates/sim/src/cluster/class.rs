@@ -46,7 +46,7 @@ classes! {
     StalledDisk, "stalled-disk", "A server's disk stands still for 5 to 120 s, without an error.";
     Drift, "drift", "Clocks run up to 1 % faster or slower.";
     Crowd, "crowd", "Clients append to one file as fast as they can and ask for its size, while their processes stutter.";
-    Strand, "strand", "A client whose writes wait at OSTs with disks that stand still is stopped until it is evicted, and dies; others write there meanwhile.";
+    Strand, "strand", "A client whose writes wait at OSTs with disks that stand still is stopped until it is evicted, and dies, or gives the OSTs up and takes them back; others write there meanwhile.";
     Gap, "gap", "A client dies with the metadata server, which dies again once it has given the client up, before its recovery is over.";
     Rights, "rights", "Several users change owners, modes and ACLs, and are refused what they may not do: refusals are counted.";
     FullDisk, "full-disk", "Others fill the file system below a server's store for a while, but for a drawn rest.";

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use client::Client;
-use types::{Duration, Instant, Rng};
+use types::{Duration, Fid, Instant, Rng};
 
 use super::class::FaultClass;
 use super::costs::{Costs, Meter, Phase};
@@ -254,6 +254,11 @@ impl Context {
         of.times += 1;
         of.now = if begins { of.now + 1 } else { of.now - 1 };
     }
+    /// Whether an author's client has given an OST up since, and taken all back.
+    #[must_use]
+    pub fn has_taken_back(&self, author: Author) -> bool {
+        self.given_up.borrow().get(&author.client).is_some_and(|g| g.now == 0 && g.times > author.given_up)
+    }
     /// A server's disk fails from now on.
     pub fn disk_fails(&self) {
         self.disk_failures.set(self.disk_failures.get() + 1);
@@ -330,18 +335,24 @@ impl Context {
     pub fn owners_are_known(&self) -> bool {
         self.double_deaths.get() == 0 && self.counts.get().by_class[FaultClass::Fsck.index()] == 0
     }
-    /// Whether an error says no more than that an OST has no space left, where OSTs are small, or a file system below a store; or tells
-    /// late of a loss ([`Context::is_told_late`]).
-    pub fn is_full(&self, error: &str) -> bool {
+    /// Whether an error says no more than that an OST has no space left, where OSTs are small, or a file system below a store.
+    pub fn lacks_space(&self, error: &str) -> bool {
         let full = (self.cluster.config.is_small() || self.is_some_disk_full()) && error.ends_with(NO_SPACE);
         self.count(|c| c.full += u64::from(full));
-        full || self.is_told_late(error)
+        full
     }
-    /// Whether an error may be of bytes that were given up when nobody had their file open: the next one who opens and syncs it is told,
-    /// however well all is by then.
-    pub fn is_told_late(&self, error: &str) -> bool {
-        let lost = |c: usize| self.cluster.client(c).is_some_and(|c| c.losses().lost_bytes() > 0);
-        LOSSES.iter().any(|loss| error.ends_with(loss)) && (0..self.cluster.clients.len()).any(lost)
+    /// The same, or that it tells late of a loss ([`Context::is_told_late`]).
+    pub fn is_full(&self, client: usize, of: Option<Fid>, error: &str) -> bool {
+        self.lacks_space(error) || self.is_told_late(client, of, error)
+    }
+    /// Whether an error may be of what a client gave up of a file (without one: of any) when nobody had the file open there, bytes or a
+    /// change: the next one who opens and syncs it is told, however well all is by then.
+    pub fn is_told_late(&self, client: usize, of: Option<Fid>, error: &str) -> bool {
+        let lost = |c: Rc<Client>| match (of, c.losses(), c.losses().changes_text()) {
+            (Some(fid), bytes, changes) => bytes.may_have_lost(fid) || changes.contains(&fid.to_string()),
+            (None, bytes, changes) => bytes.lost_bytes() > 0 || !changes.is_empty(),
+        };
+        LOSSES.iter().any(|loss| error.ends_with(loss)) && self.cluster.client(client).is_some_and(lost)
     }
     /// Something goes wrong now, on purpose.
     pub fn note(&self, class: FaultClass, what: &str) {
@@ -351,10 +362,13 @@ impl Context {
             c.by_class[class.index()] += 1;
         });
     }
-    /// The same of an operation that may make a file: that no OST has objects for it is said when it has waited for them.
-    pub fn is_refused_for_space(&self, error: &str, begun: Instant) -> bool {
-        let waited = self.cluster.sim.now().since(begun) >= WAITS_FOR_OBJECTS;
-        waited && error.ends_with(NO_SPACE) || self.is_full(error)
+    /// Whether an operation that may make a file says that no OST has objects for it, when it has waited for them.
+    pub fn waited_for_objects(&self, error: &str, begun: Instant) -> bool {
+        error.ends_with(NO_SPACE) && self.cluster.sim.now().since(begun) >= WAITS_FOR_OBJECTS
+    }
+    /// That, or [`Context::is_full`].
+    pub fn is_refused_for_space(&self, client: usize, error: &str, begun: Instant) -> bool {
+        self.waited_for_objects(error, begun) || self.is_full(client, None, error)
     }
     /// Changes the counters.
     pub fn count(&self, f: impl FnOnce(&mut Counts)) {

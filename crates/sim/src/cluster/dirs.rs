@@ -183,7 +183,7 @@ impl Dirs {
         let refused = self.after(doing, fid).is_none();
         match done {
             Some(Err(FsError::Exists)) if refused && self.known.is_sound(author) => {}
-            Some(Err(e)) if self.known.is_sound(author) && self.known.context.is_full(&e.to_string()) => {}
+            Some(Err(e)) if self.known.is_sound(author) && self.known.context.is_full(c, None, &e.to_string()) => {}
             Some(Ok(fid)) if !refused && self.known.is_sound(author) => {
                 if let Some(after) = self.after(doing, fid) {
                     self.known.becomes(after);

@@ -58,11 +58,11 @@ impl Filler {
             let sound = |context: &Context| context.is_sound(author);
             match done.await {
                 Some(Ok((Ok(()), Ok(())))) => {}
-                Some(Ok((Err(e), Ok(())))) if self.context.is_full(&e.to_string()) => return,
+                Some(Ok((Err(e), Ok(())))) if self.context.is_full(c, None, &e.to_string()) => return,
                 Some(Ok((written, kept))) if sound(&self.context) => {
                     return self.context.complain(format!("filler on client{c}: write {written:?}, then {kept:?}"));
                 }
-                Some(Err(e)) if sound(&self.context) && !self.context.is_full(&e.to_string()) => {
+                Some(Err(e)) if sound(&self.context) && !self.context.is_full(c, None, &e.to_string()) => {
                     return self.context.complain(format!("filler on client{c}: {e}"));
                 }
                 _ => self.pause(500_000).await,

@@ -196,7 +196,7 @@ impl Consumer {
             Ok(answer) => Some(answer),
             Err(e) => {
                 let sound = author.is_some_and(|a| context.is_sound(a));
-                if sound && !context.is_refused_for_space(&e.to_string(), begun) {
+                if sound && !context.is_refused_for_space(c, &e.to_string(), begun) {
                     context.complain(format!("{what} on client{c}: {e}"));
                 }
                 None

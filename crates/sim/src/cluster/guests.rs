@@ -214,7 +214,7 @@ impl Guests {
                 Some(Ok(reply)) => return Some(reply),
                 Some(Err(e)) => {
                     let sound = author.is_some_and(|a| self.context.is_sound(a));
-                    if sound && !self.context.is_refused_for_space(&e.to_string(), begun) {
+                    if sound && !self.context.is_refused_for_space(c, &e.to_string(), begun) {
                         self.context.complain(format!("{what} on client{c}: {e}"));
                     }
                     self.context.cluster.sim.sleep(Duration::from_millis(200)).await;
@@ -343,7 +343,9 @@ impl Guests {
         // A full scheduler head says no more than that, and a client asks again for bulk that came damaged.
         let is_away = found == Err(FsError::Io) && self.context.cluster.misses_an_ost();
         let is_no_answer = is_away || matches!(found, Err(FsError::Overloaded | FsError::Corrupt));
-        if is_no_answer || found.is_err_and(|e| self.context.is_refused_for_space(&e.to_string(), self.began.get())) {
+        let (context, began) = (&self.context, self.began.get());
+        let lacks_space = |e: &str| context.waited_for_objects(e, began) || context.lacks_space(e);
+        if is_no_answer || found.is_err_and(|e| lacks_space(&e.to_string())) {
             return;
         }
         if must.is_err() && found == must {

@@ -91,7 +91,7 @@ impl Hasty {
                 false
             }
             Some(Err(e)) => {
-                if self.context.is_sound(author) && !self.context.is_full(&e.to_string()) {
+                if self.context.is_sound(author) && !self.context.is_full(author.client, None, &e.to_string()) {
                     self.context.complain(format!("{what} on client{}: {e}", author.client));
                 }
                 false

@@ -80,7 +80,7 @@ impl Leaver {
             written
         });
         if let Some(Err(e)) = done.await {
-            if self.context.is_sound(author) && !self.context.is_full(&e.to_string()) {
+            if self.context.is_sound(author) && !self.context.is_full(c, Some(fid), &e.to_string()) {
                 self.context.complain(format!("{what} on client{c}: {e}"));
             }
             self.left.push((fid, author));

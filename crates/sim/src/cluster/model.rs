@@ -165,6 +165,13 @@ impl FileModel {
     pub fn write(&mut self, extent: Extent, stamp: u64, author: Author, answered: bool) {
         self.append(extent.start, extent, stamp, author, answered);
     }
+    /// The last write was answered when it was on stable storage.
+    pub fn last_is_stable(&mut self) {
+        if let Some(last) = self.history.last_mut() {
+            last.stable = true;
+        }
+        self.compact();
+    }
     /// The same, but the bytes made for `extent` went to `at`.
     pub fn append(&mut self, at: u64, extent: Extent, stamp: u64, author: Author, answered: bool) {
         let change = Change::Write(Written { extent: Extent::at(at, extent.len()), stamp, made_for: extent.start });

@@ -84,11 +84,21 @@ pub struct Stutter {
     pub goes_on: Rc<Cell<bool>>,
 }
 
-/// What a program asks for: the disks of all OSTs stand still, and so does a client whose changes are on their way to them, until
-/// servers have evicted it.
+/// How a client leaves OSTs at which its changes wait.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Leaves {
+    /// It stands still until servers have evicted it, and dies.
+    Evicted,
+    /// It gives all OSTs up, and takes them back a moment later.
+    GivenUp,
+}
+
+/// What a program asks for: the disks of all OSTs stand still, and a client whose changes are on their way to them leaves them.
 pub struct Strand {
     /// Which client.
     pub client: usize,
+    /// How it leaves.
+    pub how: Leaves,
     /// Told when the disks work again and the client goes on.
     pub over: OneSender<()>,
 }

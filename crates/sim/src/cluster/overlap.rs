@@ -256,17 +256,17 @@ impl Overlap {
                     self.judge(&what, author, begin, doing, &got);
                 }
             }
-            Some(Err(e)) if sound && !self.is_excused(doing, &e.to_string()) => {
+            Some(Err(e)) if sound && !self.is_excused(author, doing, &e.to_string()) => {
                 self.context.complain(format!("{what} on client{}: {e}", author.client));
             }
             _ => {}
         }
     }
     /// Whether an error is one that an operation may answer; a sync has space set aside.
-    fn is_excused(&self, doing: Doing, error: &str) -> bool {
+    fn is_excused(&self, by: Author, doing: Doing, error: &str) -> bool {
         match doing {
-            Doing::Sync => self.context.is_told_late(error),
-            _ => self.context.is_full(error),
+            Doing::Sync => self.context.is_told_late(by.client, Some(self.fid), error),
+            _ => self.context.is_full(by.client, Some(self.fid), error),
         }
     }
     async fn close(&self, id: usize, author: Author, file: Rc<OpenFile>) {

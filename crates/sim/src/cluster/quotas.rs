@@ -225,7 +225,7 @@ impl Actor {
                     Err(why) if tries == REFUSALS => return context.complain(format!("{what} on client{c}: {why}")),
                     Err(_) => context.cluster.sim.sleep(TRIES_AGAIN).await,
                 },
-                Some(Err(e)) if !context.is_refused_for_space(&e.to_string(), begun) => {
+                Some(Err(e)) if !context.is_refused_for_space(c, &e.to_string(), begun) => {
                     return context.complain(format!("{what} on client{c}: {e}"));
                 }
                 _ => return,
@@ -299,7 +299,7 @@ impl Actor {
                 self.files[i].size = at.end;
                 Wrote::Done
             }
-            Some(Err(FsError::NoSpace)) if context.is_full(super::context::NO_SPACE) => Wrote::Nothing,
+            Some(Err(FsError::NoSpace)) if context.is_full(c, None, super::context::NO_SPACE) => Wrote::Nothing,
             // A write that is short is told as that.
             Some(Err(FsError::Quota | FsError::NoSpace)) => Wrote::Refused,
             Some(Err(e)) => {
@@ -329,7 +329,7 @@ impl Actor {
                 f.synced = f.size;
                 f.by.clear();
             }
-            Some(Err(e)) if sound && !context.is_full(&e.to_string()) => {
+            Some(Err(e)) if sound && !context.is_full(c, Some(fid), &e.to_string()) => {
                 context.complain(format!("{what} on client{c}: {e}"));
             }
             _ => self.look_for_deaths(i),
@@ -352,7 +352,7 @@ impl Actor {
         }
         match done? {
             Err(e) if e != FsError::Quota => {
-                if !context.is_full(&e.to_string()) {
+                if !context.is_full(c, Some(fid), &e.to_string()) {
                     context.complain(format!("{what} on client{c}: {e}"));
                 }
                 None

@@ -354,7 +354,7 @@ impl Rights {
                 self.known.context.count(|c| c.by_class[super::FaultClass::Rights.index()] += 1);
             }
             (Some(Err(e)), _)
-                if self.known.is_sound(author) && self.known.context.is_refused_for_space(&e.to_string(), begun) =>
+                if self.known.is_sound(author) && self.known.context.is_refused_for_space(c, &e.to_string(), begun) =>
             {
                 // The bits go before the bytes come for which there is no space.
                 if matches!(doing, Doing::Write(..)) {

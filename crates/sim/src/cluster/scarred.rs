@@ -127,7 +127,7 @@ impl Scarred {
                     self.blocks[block as usize] = Block { stamp, ..Block::default() };
                 }
             }
-            Some(Err(e)) if self.context.is_sound(author) && !self.context.is_full(&e.to_string()) => {
+            Some(Err(e)) if self.context.is_sound(author) && !self.context.is_full(c, Some(fid), &e.to_string()) => {
                 self.context.complain(format!("scarred: write of whole blocks on client{c}: {e}"));
             }
             _ => {}

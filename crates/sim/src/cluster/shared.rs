@@ -177,7 +177,7 @@ impl Blocks {
     fn judge<T>(&self, what: &str, author: Author, outcome: &Option<Result<T, FsError>>) {
         if let Some(Err(e)) = outcome
             && self.context.is_sound(author)
-            && !self.context.is_full(&e.to_string())
+            && !self.context.is_full(author.client, Some(self.fid), &e.to_string())
         {
             self.context.complain(format!("{what} on client{}: {e}", author.client));
         }
@@ -251,7 +251,10 @@ impl Log {
             });
             match outcome.await {
                 Some(Ok(at)) => self.note_answer(at, stamp, author),
-                Some(Err(e)) if self.context.is_sound(author) && !self.context.is_full(&e.to_string()) => {
+                Some(Err(e))
+                    if self.context.is_sound(author)
+                        && !self.context.is_full(author.client, Some(self.fid), &e.to_string()) =>
+                {
                     self.context.complain(format!("{what} on client{c}: {e}"));
                 }
                 _ => {}
@@ -305,7 +308,10 @@ impl Log {
                 went.into_iter().for_each(|(at, stamp)| self.note_answer(at, stamp, author));
                 end
             }
-            Some(Err(e)) if self.context.is_sound(author) && !self.context.is_full(&e.to_string()) => {
+            Some(Err(e))
+                if self.context.is_sound(author)
+                    && !self.context.is_full(author.client, Some(self.fid), &e.to_string()) =>
+            {
                 self.context.complain(format!("{what} on client{c}: {e}"));
                 None
             }
@@ -448,7 +454,10 @@ impl Counter {
         });
         match outcome.await {
             Some(Ok(())) if self.context.is_sound(author) => self.raised.set(self.raised.get() + 1),
-            Some(Err(e)) if self.context.is_sound(author) && !self.context.is_full(&e.to_string()) => {
+            Some(Err(e))
+                if self.context.is_sound(author)
+                    && !self.context.is_full(author.client, Some(self.fid), &e.to_string()) =>
+            {
                 self.context.complain(format!("{what} on client{c}: {e}"));
             }
             _ => {

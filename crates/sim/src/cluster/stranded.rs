@@ -1,5 +1,6 @@
-//! A program of two clients: one is stopped while its writes wait at OSTs whose disks stand still; when servers have evicted it,
-//! another one writes to the same places and syncs. Nothing of the first one may come after that.
+//! A program of two clients: one is stopped while its writes wait at OSTs whose disks stand still, until servers have evicted it, or
+//! gives these OSTs up and takes them back; then another one writes to the same places and syncs. Nothing of the first one may come after
+//! that.
 //!
 //! Its writes wait where they can: at the disk, for each other's blocks, in the queue, or, where it had been quiet before, for a commit
 //! ahead of all that.
@@ -14,7 +15,7 @@ use wire::mdt::Cred;
 
 use super::context::Context;
 use super::model::{Author, byte, bytes};
-use super::moments::Strand;
+use super::moments::{Leaves, Strand};
 use super::shared::look_at;
 
 const O_RDWR: u32 = 2;
@@ -28,6 +29,8 @@ pub const STRANDED_BYTES: u64 = BLOCK * BLOCKS;
 const ALONE: Duration = Duration::from_secs(13);
 /// Seconds that an eviction may take.
 const EVICTED_WITHIN_S: u32 = 100;
+/// Looks whether a client has given its OSTs up and taken them back.
+const GIVEN_UP_LOOKS: u32 = 100;
 
 /// Blocks whose writes have not returned.
 type Pending = Rc<RefCell<BTreeSet<u64>>>;
@@ -78,8 +81,9 @@ impl Stranded {
         if quiet {
             self.context.cluster.sim.sleep(ALONE).await;
         }
+        let how = if self.rng.chance(0.5) { Leaves::Evicted } else { Leaves::GivenUp };
         let (over, ended) = rt::sync::oneshot();
-        if !self.context.strands.wish(Strand { client: left, over }) {
+        if !self.context.strands.wish(Strand { client: left, how, over }) {
             return false;
         }
         let before: Vec<(u64, u64)> = order.iter().map(|b| (*b, self.context.stamp())).collect();
@@ -92,7 +96,7 @@ impl Stranded {
                 .on(left, "stranded: writes", async move |c| write_at_once(&c, fid, before, first, open).await)
                 .await;
         });
-        let after = self.others_write(author, clients, &pending).await;
+        let after = self.others_write((author, how), clients, &pending).await;
         let whole = ended.await.is_some();
         self.context.cluster.sim.sleep(Duration::from_millis(500 + self.rng.below(2000))).await;
         if let Some((by, stamps)) = after.filter(|_| whole) {
@@ -100,23 +104,35 @@ impl Stranded {
         }
         whole
     }
-    /// Once the client has been evicted another one writes some blocks and syncs them: who, and which.
+    /// Whether a client has left the OSTs since it was this author.
+    fn has_left(&self, author: Author, how: Leaves) -> bool {
+        match how {
+            Leaves::Evicted => self.context.cluster.evictions(author.client) > author.evictions,
+            Leaves::GivenUp => self.context.has_taken_back(author),
+        }
+    }
+    /// Once the client has left another one writes some blocks and syncs them: who, and which.
     async fn others_write(
         &mut self,
-        author: Author,
+        (author, how): (Author, Leaves),
         clients: usize,
         pending: &Pending,
     ) -> Option<(Author, Vec<(u64, u64)>)> {
         let client = author.client;
-        for second in 0..EVICTED_WITHIN_S {
+        let (looks, pause) = match how {
+            Leaves::Evicted => (EVICTED_WITHIN_S, Duration::from_secs(1)),
+            Leaves::GivenUp => (GIVEN_UP_LOOKS, Duration::from_millis(20)),
+        };
+        for look in 0..looks {
             // It was not stopped when something else befell it.
-            let goes_on = second > 0 && !self.context.cluster.clients[client].host().is_stopped();
-            if self.context.cluster.evictions(client) > author.evictions || goes_on {
+            let goes_on =
+                how == Leaves::Evicted && look > 0 && !self.context.cluster.clients[client].host().is_stopped();
+            if self.has_left(author, how) || goes_on {
                 break;
             }
-            self.context.cluster.sim.sleep(Duration::from_secs(1)).await;
+            self.context.cluster.sim.sleep(pause).await;
         }
-        if self.context.cluster.evictions(author.client) == author.evictions {
+        if !self.has_left(author, how) {
             return None;
         }
         let other = (author.client + 1 + self.rng.below(clients as u64 - 1) as usize) % clients;

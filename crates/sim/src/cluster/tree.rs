@@ -19,6 +19,7 @@ const O_RDWR: u32 = 2;
 const O_APPEND_RDWR: u32 = 0o2002;
 const O_DIRECT_RDWR: u32 = 0o40002;
 const O_TRUNC_RDWR: u32 = 0o1002;
+const O_DSYNC: u32 = 0o10000;
 /// Names in each of the two directories.
 const NAMES: u64 = 5;
 /// Largest file of a program that does everything.
@@ -63,8 +64,10 @@ pub struct Tree {
     rng: Rng,
     dirs: [Fid; 2],
     names: BTreeMap<Name, usize>,
-    /// What names stood for since the last state that is known to be stable, that one first.
-    past: Vec<BTreeMap<Name, usize>>,
+    /// What names stood for since the last state that is known to be stable, that one first, each with who changed it and was answered.
+    past: Vec<(BTreeMap<Name, usize>, Option<Author>)>,
+    /// What was written to files before they had a name, for those of which nobody knows whether they got one.
+    nameless: BTreeMap<Fid, (Extent, u64, Author)>,
     /// Files that had a name in one of them and have none any more.
     gone: BTreeMap<usize, File>,
     /// [`Context::double_deaths`] that are taken into account.
@@ -130,6 +133,7 @@ impl Tree {
             dirs,
             names: BTreeMap::new(),
             past: Vec::new(),
+            nameless: BTreeMap::new(),
             gone: BTreeMap::new(),
             deaths: 0,
             files: BTreeMap::new(),
@@ -173,7 +177,8 @@ impl Tree {
 
     async fn anything(&mut self) {
         match self.rng.below(100) {
-            0..14 => self.create().await,
+            0..3 => self.create_nameless().await,
+            3..14 => self.create().await,
             14..40 => self.write().await,
             40..46 => self.append().await,
             46..62 => self.read().await,
@@ -255,14 +260,14 @@ impl Tree {
             }
         }
         let past = &self.past;
-        self.gone.retain(|id, _| past.iter().any(|names| names.values().any(|f| f == id)));
+        self.gone.retain(|id, _| past.iter().any(|(names, _)| names.values().any(|f| f == id)));
     }
     /// Complains about a failure, unless its author was evicted meanwhile or a disk fails.
     fn judge<T>(&self, what: &str, author: Author, outcome: &Option<Result<T, String>>) {
         if let Some(Err(e)) = outcome
             && self.is_sound(author)
-            && !self.context.is_told_late(e)
-            && (promised(e) || !self.context.is_full(e))
+            && !self.context.is_told_late(author.client, None, e)
+            && (promised(e) || !self.context.is_full(author.client, None, e))
         {
             self.context.complain(format!("{what} on client{}: {e}", author.client));
         }
@@ -295,7 +300,9 @@ impl Tree {
         let (dir, fid, stamp) = (self.dirs[name.0], file.fid, self.context.stamp());
         let flags = if self.rng.chance(self.context.manners().direct) { O_DIRECT_RDWR } else { O_RDWR };
         let held = self.held.iter().find(|h| h.author == author && h.file == id).map(|h| h.open.clone());
-        let what = self.what(&format!("write {extent:?} to"), name);
+        let synced = held.is_none() && self.context.syncs(&mut self.rng, 0.1);
+        let (flags, how) = if synced { (flags | O_DSYNC, "synced ") } else { (flags, "") };
+        let what = self.what(&format!("{how}write {extent:?} to"), name);
         let outcome = self.context.on(c, &what, async move |c| {
             let file = match &held {
                 Some(open) => open.clone(),
@@ -308,7 +315,12 @@ impl Tree {
         let outcome = outcome.await;
         self.judge(&what, author, &outcome);
         let answered = matches!(outcome, Some(Ok(())));
-        self.files.get_mut(&id).expect("the file is known").model.write(extent, stamp, author, answered);
+        let stable = answered && synced && self.is_sound(author);
+        let model = &mut self.files.get_mut(&id).expect("the file is known").model;
+        model.write(extent, stamp, author, answered);
+        if stable {
+            model.last_is_stable();
+        }
     }
 
     async fn append(&mut self) {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use types::{Duration, Rng};
 
 use super::super::class::FaultClass;
-use super::super::moments::{Absence, Gap, Strand, Stutter};
+use super::super::moments::{Absence, Gap, Leaves, Strand, Stutter};
 use super::super::nodes::NodeId;
 use super::{Faults, LocalFuture};
 
@@ -116,37 +116,68 @@ impl Faults {
         }
     }
 
-    /// What a client has sent waits at OSTs whose disks stand still, the client itself until it has long been evicted.
+    /// What a client has sent waits at OSTs whose disks stand still, the client itself until it has long been evicted; or it gives
+    /// them up.
     async fn strands(&self, mut rng: Rng) {
-        while let Some(Strand { client, over }) = self.context.strands.next().await {
+        while let Some(Strand { client, how, over }) = self.context.strands.next().await {
             let id = NodeId::Client(client);
             if !self.take(id) {
                 continue;
             }
-            let seconds = 75.0 + 15.0 * rng.unit();
-            let still = seconds + 5.0 * rng.unit();
-            self.note(
-                FaultClass::Strand,
-                &format!("{id} is left behind for {seconds:.3} s, all OSTs' disks for {still:.3} s"),
-            );
-            self.context.was_away(id);
-            for oss in self.context.cluster.osses() {
-                oss.host().stall_disk(Duration::from_nanos((still * 1e9) as u64));
+            match how {
+                Leaves::Evicted => self.left_behind(id, &mut rng).await,
+                Leaves::GivenUp => self.give_all_up(client, &mut rng).await,
             }
-            // What it has to send arrives.
-            self.sleep(0.05 + 0.1 * rng.unit()).await;
-            let host = self.context.cluster.node(id).host();
-            host.stop_process();
-            self.sleep(seconds).await;
-            // Calls that it had not sent yet would go on in a session of their own, behind what others wrote meanwhile.
-            self.note_kill(id, false, false);
-            self.context.client_died();
-            self.context.cluster.kill(id, false);
-            self.sleep(still - seconds).await;
-            self.start_again(id).await;
             self.give_back(id);
             over.send(());
         }
+    }
+    async fn left_behind(&self, id: NodeId, rng: &mut Rng) {
+        let seconds = 75.0 + 15.0 * rng.unit();
+        let still = seconds + 5.0 * rng.unit();
+        self.note(
+            FaultClass::Strand,
+            &format!("{id} is left behind for {seconds:.3} s, all OSTs' disks for {still:.3} s"),
+        );
+        self.context.was_away(id);
+        for oss in self.context.cluster.osses() {
+            oss.host().stall_disk(Duration::from_nanos((still * 1e9) as u64));
+        }
+        // What it has to send arrives.
+        self.sleep(0.05 + 0.1 * rng.unit()).await;
+        let host = self.context.cluster.node(id).host();
+        host.stop_process();
+        self.sleep(seconds).await;
+        // Calls that it had not sent yet would go on in a session of their own, behind what others wrote meanwhile.
+        self.note_kill(id, false, false);
+        self.context.client_died();
+        self.context.cluster.kill(id, false);
+        self.sleep(still - seconds).await;
+        self.start_again(id).await;
+    }
+    /// The OSTs are asleep when their client gives them up and takes them back: what it had sent waits in front of what others send then.
+    async fn give_all_up(&self, client: usize, rng: &mut Rng) {
+        let context = &self.context;
+        let still = 2.0 + 8.0 * rng.unit();
+        self.note(
+            FaultClass::Strand,
+            &format!("client{client} gives all OSTs up, whose disks stand still for {still:.3} s"),
+        );
+        for oss in context.cluster.osses() {
+            oss.host().stall_disk(Duration::from_nanos((still * 1e9) as u64));
+        }
+        // What it has to send arrives.
+        self.sleep(0.05 + 0.1 * rng.unit()).await;
+        let set = |active| {
+            let osts = context.cluster.client(client).map(|c| c.osts().all());
+            osts.into_iter().flatten().for_each(|osc| osc.set_active(active));
+        };
+        context.gives_up(client, true);
+        set(false);
+        self.sleep(0.5 * rng.unit()).await;
+        set(true);
+        context.gives_up(client, false);
+        self.sleep(still).await;
     }
 
     /// A client dies with the metadata server, and nobody but its next process says that it does not come back; then the server dies

@@ -55,6 +55,11 @@ impl Cluster {
     pub fn is_leaving(&self, index: usize) -> bool {
         self.members.leaving.borrow().contains(&index)
     }
+    /// Whether that is so of some OST of the cluster.
+    #[must_use]
+    pub fn is_some_ost_leaving(&self) -> bool {
+        self.ost_indices().into_iter().any(|i| self.is_leaving(i))
+    }
     /// The next OST that may be added.
     #[must_use]
     pub fn next_ost(&self) -> Option<usize> {

@@ -247,7 +247,7 @@ impl Books {
                 false
             }
             Some(Err(e)) => {
-                let space = self.context.is_refused_for_space(&e.to_string(), begun);
+                let space = self.context.is_refused_for_space(c, &e.to_string(), begun);
                 if self.context.is_sound(author) && !space {
                     self.context.complain(format!("{what} on client{c}: {e}"));
                 }
@@ -271,7 +271,9 @@ impl Books {
         let is_wrong = |c: &Counted| if c.share == u64::MAX { hard } else { !hard && !soft };
         let mut wrong = None;
         for _ in 0..TOLD_WITHIN_MS / 100 {
-            wrong = self.context.cluster.counted_bytes(who).filter(|all| all.iter().any(is_wrong));
+            // Who leaves may have been let go before that is answered, and hears of nothing any more.
+            let leaves = self.context.cluster.is_some_ost_leaving();
+            wrong = self.context.cluster.counted_bytes(who).filter(|all| !leaves && all.iter().any(is_wrong));
             if wrong.is_none() {
                 break;
             }

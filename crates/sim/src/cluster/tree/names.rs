@@ -1,15 +1,19 @@
 //! Operations on names, and finding out what became of one whose answer nobody has.
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use client::{Client, NewFile};
-use types::{Fid, FsError};
+use types::{Extent, Fid, FsError};
 
 use super::{File, Name, SETTLE_ATTEMPTS_MAX, Tree, close, cred, text};
 use crate::cluster::dropped::hasty;
-use crate::cluster::model::{Author, FileModel};
+use crate::cluster::model::{Author, FileModel, bytes};
 
 const O_CREAT_EXCL_RDWR: u32 = 0o302;
+const O_TMPFILE_RDWR: u32 = 0o20_200_002;
+const RENAME_NOREPLACE: u32 = 1;
+const RENAME_EXCHANGE: u32 = 2;
 
 /// How an operation ended that may have been dropped.
 fn told<T>(outcome: Option<Result<T, FsError>>) -> Result<Option<()>, String> {
@@ -37,12 +41,15 @@ impl Tree {
             }
         });
         let outcome = self.context.unless_dropped(c, outcome.await).await;
-        if !matches!(&outcome, Some(Err(e)) if self.context.is_refused_for_space(e, begun) && !e.starts_with("flush:"))
+        if !matches!(&outcome, Some(Err(e)) if self.context.is_refused_for_space(c, e, begun) && !e.starts_with("flush:"))
         {
             self.judge(&what, author, &outcome);
         }
         match outcome {
-            Some(Ok(Some(fid))) if self.is_sound(author) => drop(self.add(name, fid)),
+            Some(Ok(Some(fid))) if self.is_sound(author) => {
+                self.add(name, fid);
+                self.changed_by(author);
+            }
             Some(Ok(None)) => {}
             _ if exists => {}
             _ => {
@@ -62,27 +69,89 @@ impl Tree {
         let config = &self.context.cluster.config;
         let model = FileModel::striped(config.stripe_bytes * u64::from(config.stripe_count));
         self.files.insert(id, File { fid, model });
-        self.change_names(names);
+        let known = self.nameless.remove(&fid);
+        if let (Some((extent, stamp, author)), Some(file)) = (known, self.files.get_mut(&id)) {
+            file.model.write(extent, stamp, author, false);
+        }
+        self.change_names(names, None);
         id
+    }
+
+    /// A file gets its first bytes before it has a name.
+    pub(super) async fn create_nameless(&mut self) {
+        let name = self.any_name();
+        if self.names.contains_key(&name) {
+            return;
+        }
+        let (c, author) = self.client().await;
+        let (dir, stamp) = (self.dirs[name.0], self.context.stamp());
+        let extent = Extent::at(0, 1 + self.rng.below(20_000));
+        let what = self.what(&format!("create with {extent:?}"), name);
+        let begun = self.context.cluster.sim.now();
+        let made = Rc::new(Cell::new(None));
+        let seen = made.clone();
+        let outcome = self.context.on(c, &what, async move |c| {
+            let new = NewFile { flags: O_TMPFILE_RDWR, mode: 0o644, ..NewFile::default() };
+            let (entry, file) = c.create_open(&cred(), dir, b"", new).await.map_err(|e| e.to_string())?;
+            seen.set(Some(entry.attr.fid));
+            c.data().write(&file, 0, &bytes(stamp, extent)).await.map_err(|e| format!("write: {e}"))?;
+            let linked = c.link(&cred(), entry.attr.fid, dir, &text(name)).await.map_err(|e| format!("link: {e}"));
+            close(&c, &file).await.and(linked.map(|e| e.attr.fid))
+        });
+        let outcome = outcome.await;
+        if !matches!(&outcome, Some(Err(e)) if self.context.is_refused_for_space(c, e, begun) && !e.starts_with("flush:"))
+        {
+            self.judge(&what, author, &outcome);
+        }
+        if let Some(fid) = made.get() {
+            self.nameless.insert(fid, (extent, stamp, author));
+        }
+        if let Some(Ok(fid)) = outcome
+            && self.is_sound(author)
+        {
+            self.nameless.remove(&fid);
+            let id = self.add(name, fid);
+            self.files.get_mut(&id).expect("it was just added").model.write(extent, stamp, author, true);
+            return self.changed_by(author);
+        }
+        let before = self.names.clone();
+        let mut after = before.clone();
+        after.insert(name, self.next_file);
+        self.resolve(&what, author, before, after).await;
     }
 
     pub(super) async fn rename(&mut self) {
         let Some((from, id)) = self.any_file() else { return };
         let to = self.any_name();
+        let flags = [0, 0, RENAME_NOREPLACE, RENAME_EXCHANGE][self.rng.below(4) as usize];
+        let before = self.names.clone();
+        let other = before.get(&to).copied();
+        let refusal = match (flags, other) {
+            (RENAME_NOREPLACE, Some(_)) => Some(FsError::Exists),
+            (RENAME_EXCHANGE, None) => Some(FsError::NotFound),
+            _ => None,
+        };
         let (c, author) = self.client().await;
         let dirs = (self.dirs[from.0], self.dirs[to.0]);
-        let what = format!("{} to {}/n{}", self.what("rename", from), ["a", "b"][to.0], to.1);
+        let how = ["", " where nothing is", " in exchange"][flags as usize];
+        let what = format!("{} to {}/n{}{how}", self.what("rename", from), ["a", "b"][to.0], to.1);
         let patience = self.context.patience(&mut self.rng);
         let outcome = self.context.on(c, &what, async move |c| {
             let (cred, from, to) = (cred(), text(from), text(to));
-            told(hasty(patience, c.meta().rename(&cred, (dirs.0, &from), (dirs.1, &to), 0)).await)
+            match hasty(patience, c.meta().rename(&cred, (dirs.0, &from), (dirs.1, &to), flags)).await {
+                Some(Ok(())) if refusal.is_some() => Err(format!("was carried out, for {refusal:?}")),
+                Some(Err(e)) if Some(e) == refusal => Ok(Some(())),
+                done => told(done),
+            }
         });
         let outcome = self.context.unless_dropped(c, outcome.await).await;
-        let before = self.names.clone();
         let mut after = before.clone();
-        if before.get(&to) != Some(&id) {
+        if refusal.is_none() && other != Some(id) {
             after.remove(&from);
             after.insert(to, id);
+            if let (RENAME_EXCHANGE, Some(other)) = (flags, other) {
+                after.insert(from, other);
+            }
         }
         self.take(&what, author, outcome, before, after).await;
     }
@@ -133,16 +202,23 @@ impl Tree {
     ) {
         self.judge(what, author, &outcome);
         if matches!(outcome, Some(Ok(()))) && self.is_sound(author) {
-            self.change_names(after);
+            self.change_names(after, Some(author));
         } else {
             self.resolve(what, author, before, after).await;
         }
     }
 
-    fn change_names(&mut self, after: BTreeMap<Name, usize>) {
+    /// Names stand for something else; with who changed them and was answered.
+    fn change_names(&mut self, after: BTreeMap<Name, usize>, by: Option<Author>) {
         let before = std::mem::replace(&mut self.names, after);
-        self.past.push(before);
+        self.past.push((before, by));
         self.prune();
+    }
+    /// The last change was answered to this author.
+    fn changed_by(&mut self, author: Author) {
+        if let Some((_, by)) = self.past.last_mut() {
+            *by = Some(author);
+        }
     }
     /// These names are on stable storage.
     fn stable_names(&mut self) {
@@ -175,17 +251,40 @@ impl Tree {
     fn is_known(&self, fid: Fid) -> bool {
         self.files.values().chain(self.gone.values()).any(|f| f.fid == fid)
     }
-    /// Every name stands for what it stood for since the last stable state, and what had a name all the time has one.
+    /// What a name may stand for: what the last change made of it that was answered to who is still there, or any later one. Whoever
+    /// was answered has what his change rested on on stable storage, or tells the server again of his own.
+    fn may_stand_for(&self, name: &Name) -> Vec<Option<usize>> {
+        let of = |state: &BTreeMap<Name, usize>| state.get(name).copied();
+        let mut may = vec![of(&self.names)];
+        let mut later = of(&self.names);
+        for (state, by) in self.past.iter().rev() {
+            let before = of(state);
+            if before == later {
+                continue;
+            }
+            if by.is_some_and(|a| self.context.author(a.client) == Some(a)) {
+                break;
+            }
+            may.push(before);
+            later = before;
+        }
+        may
+    }
+    /// Every name stands for what it may stand for, and what had a name all the time has one.
     fn judge_survivors(&self, found: &BTreeMap<Name, Fid>) -> Result<(), String> {
-        let states: Vec<&BTreeMap<Name, usize>> = self.past.iter().chain([&self.names]).collect();
-        let of = |state: &BTreeMap<Name, usize>, name: &Name| state.get(name).and_then(|id| self.fid_of(*id));
+        let states: Vec<&BTreeMap<Name, usize>> = self.past.iter().map(|(s, _)| s).chain([&self.names]).collect();
         for name in found.keys().chain(states.iter().flat_map(|s| s.keys())) {
+            let may = self.may_stand_for(name);
+            let fids: Vec<Option<Fid>> = may.iter().map(|id| id.and_then(|id| self.fid_of(id))).collect();
             // A create whose answer nobody has made a file that is not known yet.
-            let may_be_new = states.iter().any(|s| s.get(name).is_some_and(|id| self.fid_of(*id).is_none()));
+            let may_be_new = may.iter().zip(&fids).any(|(id, fid)| id.is_some() && fid.is_none());
             let is_new = found.get(name).is_some_and(|fid| !self.is_known(*fid));
-            let stood_for_it = states.iter().any(|s| of(s, name).as_ref() == found.get(name));
-            if !(stood_for_it || may_be_new && is_new) {
-                return Err(format!("{name:?} stands for {:?}, which it never did", found.get(name)));
+            let may_be_it = may
+                .iter()
+                .zip(&fids)
+                .any(|(id, fid)| id.is_some() == fid.is_some() && *fid == found.get(name).copied());
+            if !(may_be_it || may_be_new && is_new) {
+                return Err(format!("{name:?} stands for {:?}, should for one of {fids:?}", found.get(name)));
             }
         }
         let always = |id: &usize| states.iter().all(|s| s.values().any(|i| i == id));
@@ -224,7 +323,7 @@ impl Tree {
         let Some(found) = self.listing().await else { return };
         if self.deaths != self.context.double_deaths() {
             // Whatever became of it is one of the states that may have survived.
-            self.past.push(after);
+            self.past.extend([(before, None), (after, None)]);
             return;
         }
         let known: BTreeMap<usize, Fid> = self.files.iter().map(|(id, f)| (*id, f.fid)).collect();
