@@ -3,7 +3,7 @@ use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
 use rt::Rt;
-use types::{ClientId, Duration, FsError, OstIndex};
+use types::{Duration, FsError, OstIndex};
 use wire::Op;
 use wire::ost::StatfsReply;
 
@@ -56,10 +56,6 @@ impl Client {
     /// # Errors
     /// A sentence: no answer within `patience`, another cluster key, an unknown policy name.
     pub async fn join(rt: Rt, config: ClientConfig, patience: Duration) -> Result<Rc<Client>, JoinError> {
-        let mut config = config;
-        if config.client.0 == 0 {
-            config.client = ClientId(rt.random());
-        }
         let pages = PageCache::new(rt.frames(), config.cache_bytes, &config.cache_policy, &config.cache_keys);
         let pages = pages.map_err(JoinError)?;
         let ahead = Readahead::new(&config.readahead_policy, config.readahead.clone(), config.cache_bytes);

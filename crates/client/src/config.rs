@@ -50,7 +50,7 @@ pub struct ClientConfig {
     pub mds: Nid,
     /// Shared secret of the cluster.
     pub key: ClusterKey,
-    /// Identity; random when 0.
+    /// Identity; when 0, one of its own, which it proves to servers.
     pub client: ClientId,
     /// Page cache in bytes.
     pub cache_bytes: u64,

@@ -63,8 +63,10 @@ pub struct Sessions {
 }
 
 impl Sessions {
+    /// Those of a client with an id, or (0) with one that is proved to be its own.
     pub(crate) fn new(rt: Rt, id: ClientId, cluster: ClusterKey, mds: Nid, jobs: Rc<Jobs>) -> Rc<Sessions> {
         let key = SessionKey::new(rt.secret_bytes());
+        let id = if id.0 == 0 { key.client_id() } else { id };
         Rc::new(Sessions {
             alone: Alone::new(rt.clone()),
             rt,
@@ -98,6 +100,9 @@ impl Sessions {
     pub(crate) fn import(&self, nid: Nid, target: &str, callbacks: Weak<dyn Callbacks>) -> Rc<Import> {
         let (config, key) = (self.import_config(nid, target), self.key.at(target));
         let import = Import::with_key(self.rt.clone(), config, callbacks, key);
+        if self.id == self.key.client_id() {
+            import.prove_id(&self.key);
+        }
         import.set_timeouts(self.timeouts.get());
         import.trace_into(self.trace.clone(), trace::why::place_of(target));
         self.imports.borrow_mut().push(import.clone());

@@ -9,10 +9,10 @@ use std::rc::{Rc, Weak};
 
 use frames::Bulk;
 use layout::StripeObject;
-use ptlrpc::{CallOptions, Callbacks, Import, ImportConfig, ImportState};
+use ptlrpc::{CallOptions, Callbacks, Import, ImportConfig, ImportState, SessionKey};
 use rt::sync::Event;
 use rt::{LocalFuture, Nid};
-use types::{ClientId, Duration, FsError, Instant, ObjectId, OstIndex};
+use types::{Duration, FsError, Instant, ObjectId, OstIndex};
 use wire::Op;
 use wire::connect::{AuthReply, OstEntry};
 use wire::ost::{AskCutCallback, AskCutReply, PrecreateReply, PrecreateRequest, StatfsReply};
@@ -215,7 +215,8 @@ impl Mds {
         };
         let target = String::from_utf8_lossy(&link.entry.target).into_owned();
         // A fresh identity each time: an OST must not take our first requests for repetitions of an earlier life's.
-        let client = ClientId(self.rt.random());
+        let sessions = SessionKey::new(self.rt.secret_bytes());
+        let (client, of_target) = (sessions.client_id(), sessions.at(&target));
         let key = self.config.key.clone();
         let config = ImportConfig {
             nid,
@@ -228,7 +229,8 @@ impl Mds {
         };
         let events: Rc<LinkEvents> = Rc::new(LinkEvents { link: link.clone(), mds: Rc::downgrade(self) });
         let weak: Weak<LinkEvents> = Rc::downgrade(&events);
-        let import = Import::new(self.rt.clone(), config, weak);
+        let import = Import::with_key(self.rt.clone(), config, weak, of_target);
+        import.prove_id(&sessions);
         import.expect_store(link.entry.uuid);
         Some(Rc::new(ImportPort { import, _events: events }))
     }

@@ -332,6 +332,16 @@ impl SessionKey {
     pub fn identity(&self, before: u64) -> [u8; PROOF_BYTES] {
         *blake3::Hasher::new_keyed(&self.0).update(b"session ").update(&before.to_le_bytes()).finalize().as_bytes()
     }
+    /// What proves the id of the client whose sessions at all targets come from this.
+    #[must_use]
+    pub fn id_proof(&self) -> [u8; PROOF_BYTES] {
+        *blake3::Hasher::new_keyed(&self.0).update(b"client id").finalize().as_bytes()
+    }
+    /// The id that belongs to whoever knows this.
+    #[must_use]
+    pub fn client_id(&self) -> ClientId {
+        id_proved_by(&self.id_proof())
+    }
     /// Its bytes, for the server of its target.
     #[must_use]
     pub fn told(&self) -> &[u8; PROOF_BYTES] {
@@ -342,6 +352,15 @@ impl SessionKey {
         let Ok(key) = told.try_into().map(SessionKey) else { return false };
         (0..SESSIONS_TRIED_MAX).any(|n| Binding::of(&key.identity(n)) == session)
     }
+}
+
+/// The id that a proof of [`SessionKey::id_proof`] proves.
+pub(crate) fn id_proved_by(proof: &[u8]) -> ClientId {
+    let hash = blake3::derive_key("stria client id, version 1", proof);
+    let mut first = [0; 8];
+    first.copy_from_slice(&hash[..8]);
+    // 0 is nobody's.
+    ClientId(u64::from_le_bytes(first).max(1))
 }
 
 impl fmt::Debug for SessionKey {

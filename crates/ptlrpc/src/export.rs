@@ -139,6 +139,8 @@ pub struct Export {
     failed_replays: RefCell<BTreeSet<Transno>>,
     /// Whose the session is: whoever knows the secret behind this. `None`: an earlier program's, it is the first comer's.
     pub(crate) binding: Cell<Option<Binding>>,
+    /// Its client has proved that the id is its own.
+    pub(crate) is_owned: Cell<bool>,
     /// The server's process, as sessions are told it.
     pub(crate) boot: Cell<u64>,
     /// What the present connection proved.
@@ -187,6 +189,7 @@ impl Export {
             replay_refused: Cell::new(false),
             failed_replays: RefCell::default(),
             binding: Cell::new(None),
+            is_owned: Cell::new(false),
             boot: Cell::new(0),
             role: Cell::new(Role::Client),
             limits: RefCell::default(),

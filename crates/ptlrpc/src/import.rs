@@ -207,6 +207,10 @@ pub struct Import {
     refused: Cell<bool>,
     /// What we proved opens nothing at the target: every request fails.
     barred: Cell<bool>,
+    /// Another client has our id at the target: every request fails until it has it no more.
+    disowned: Cell<bool>,
+    /// What proves our id.
+    id_proof: Cell<Option<[u8; PROOF_BYTES]>>,
     /// Given up for now: nothing connects, every request fails.
     inactive: Cell<bool>,
     /// How often it was.
@@ -276,6 +280,8 @@ impl Import {
             failure: RefCell::new(None),
             refused: Cell::new(false),
             barred: Cell::new(false),
+            disowned: Cell::new(false),
+            id_proof: Cell::new(None),
             inactive: Cell::new(false),
             given_up: Cell::new(0),
             foreign: Cell::new(false),
@@ -305,6 +311,12 @@ impl Import {
     pub fn trace_into(&self, ring: Rc<RefCell<Ring>>, place: u32) {
         // The first one stays.
         let _ = self.trace.set((ring, place));
+    }
+
+    /// Has the target told what proves our id, which comes from the key of our sessions at all targets
+    /// ([`SessionKey::client_id`]): another client that only claims it has to give it up. To be said before the first connection.
+    pub fn prove_id(&self, of_all_targets: &SessionKey) {
+        self.id_proof.set(Some(of_all_targets.id_proof()));
     }
 
     /// Where it stands.
@@ -366,11 +378,11 @@ impl Import {
             self.changed.notify();
         }
     }
-    /// Whether requests fail at once: the target was given up, another store answers in its place, or our credential opens nothing
-    /// there.
+    /// Whether requests fail at once: the target was given up, another store answers in its place, our credential opens nothing
+    /// there, or another client has our id.
     #[must_use]
     pub fn is_out_of_service(&self) -> bool {
-        self.inactive.get() || self.foreign.get() || self.barred.get()
+        self.inactive.get() || self.foreign.get() || self.barred.get() || self.disowned.get()
     }
     /// What the server said when the session was opened.
     #[must_use]

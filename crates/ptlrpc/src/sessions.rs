@@ -17,7 +17,7 @@ use types::{ClientId, Duration, FsError, Instant, Origin};
 use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest, GoneRequest, Role};
 use wire::{Bytes, Op};
 
-use crate::auth::{Binding, ClusterKey, PROOF_BYTES, SessionKey, is_here, meant};
+use crate::auth::{Binding, ClusterKey, PROOF_BYTES, SessionKey, id_proved_by, is_here, meant};
 use crate::credential::{CLIENT_KEY, CLIENT_KEY_NAME, Limits, Validity};
 use crate::export::{Export, Opener, Request};
 use crate::server::{EVICTED_MAX, Server, Target, make_export};
@@ -35,6 +35,8 @@ struct Whose {
     lived: Instant,
     /// What it has proved.
     opener: Opener,
+    /// It has proved that the id is its own.
+    owns: bool,
 }
 
 /// A connection whose ends have proved what they said.
@@ -136,6 +138,9 @@ impl Server {
         if let Err(e) = self.may_open(&target, ask.role, key.limits()) {
             return refuse(e, format!("{}: {e}", shown(key.limits())));
         }
+        if !auth.id_proof.is_empty() && id_proved_by(&auth.id_proof) != client {
+            return refuse(FsError::Exists, format!("the id {client} is another client's"));
+        }
         let epoch = target.service.epoch();
         if auth.epoch > epoch && epoch != 0 || target.service.is_replaced() {
             // A client is not believed, its own store is.
@@ -197,6 +202,7 @@ impl Server {
             origin: origin_of(ask).remembered_by(self.rt.origin()),
             lived,
             opener: opener_of(ask.role, limits),
+            owns: !auth.id_proof.is_empty(),
         }
     }
 
@@ -325,6 +331,17 @@ impl Server {
         Ok(())
     }
 
+    /// Ends the session of a client that only claims its id: whose that is has come. The end is not given up with the connection.
+    async fn oust(&self, target: &Rc<Target>, client: ClientId) {
+        tracing::warn!(target = target.service.target(), %client, "another client's id: evicted, for that client has come");
+        let ((ended, end), of_it) = (oneshot(), target.clone());
+        target.rt.spawn(async move {
+            evict(&of_it, client).await;
+            ended.send(());
+        });
+        end.await;
+    }
+
     /// The session that a connection continues or begins, and whether the client holds it.
     async fn open_session(
         &self,
@@ -350,7 +367,19 @@ impl Server {
             let known = bound.is_none_or(|b| b == whose.held);
             // Two that are told the same id at the same time are two: the second finds the first one's session.
             if !known && bound != Some(whose.next) {
-                return Err(FsError::Exists);
+                if !whose.owns || export.is_owned.get() {
+                    return Err(FsError::Exists);
+                }
+                self.oust(target, client).await;
+                continue;
+            }
+            // What it has proved may be another credential than it was, which has a bound of its own.
+            let was = export.opener.get();
+            if was != whose.opener && was != Opener::Unknown && !self.has_place(target, whose.opener) {
+                return Err(FsError::Overloaded);
+            }
+            if whose.owns {
+                export.is_owned.set(true);
             }
             if known {
                 export.binding.set(Some(whose.held));
@@ -376,6 +405,7 @@ fn begin_session(target: &Rc<Target>, change: Change, whose: &Whose) -> OneRecei
     export.origin.set(whose.origin);
     export.recoverable.set(whose.recoverable);
     export.binding.set(Some(whose.next));
+    export.is_owned.set(whose.owns);
     let (tell, told) = oneshot();
     let target = target.clone();
     target.rt.clone().spawn(async move {

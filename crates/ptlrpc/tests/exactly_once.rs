@@ -403,8 +403,7 @@ impl Asked {
             proof: prove("client").to_vec().into(),
             identity: vec![5; 32].into(),
             next: vec![5; 32].into(),
-            granted: 0,
-            epoch: 0,
+            ..AuthRequest::default()
         };
         sink.send(Header::request(Op::Auth, ClientId(1), Xid(0)), wire::encode(&auth), Bulk::new());
         let (header, body) = source.recv().await.unwrap();

@@ -269,6 +269,69 @@ fn what_waits_when_a_target_is_given_up_is_not_asked_when_it_is_taken_back() {
     });
 }
 
+#[test]
+fn an_id_belongs_to_whoever_proves_it_and_who_only_claims_it_gives_it_up_and_waits_for_nothing() {
+    both(async |rt, nid| {
+        let (store, callbacks): (Rc<Store>, Rc<dyn Callbacks>) = (Rc::default(), Rc::new(Answering));
+        let (server, bound) = serve(&rt, &nid, &store, true, 1, key());
+        let sessions = SessionKey::new([3; 32]);
+        let id = sessions.client_id();
+        let claim = || import_of(&rt, (bound.clone(), id), key(), &callbacks);
+        let claims = claim();
+        assert_eq!(claims.ask::<_, u64>(Op::MdtSync, &1u64).await, Ok(2), "it is nobody's so far");
+        let owner = claim();
+        owner.prove_id(&sessions);
+        assert_eq!(owner.ask::<_, u64>(Op::MdtSync, &2u64).await, Ok(4), "whose it is gets it");
+        assert_eq!(claims.ask::<_, u64>(Op::MdtSync, &3u64).await, Err(FsError::Io), "and does not wait for ever");
+        assert!(claims.failure().unwrap().contains("another client has a session"), "{:?}", claims.failure());
+        // Another key proves nothing, whether there is a session or not.
+        let wrong = claim();
+        wrong.prove_id(&SessionKey::new([4; 32]));
+        assert_eq!(wrong.ready(Duration::from_secs(20)).await, Err(FsError::Access));
+        assert_eq!(owner.ask::<_, u64>(Op::MdtSync, &5u64).await, Ok(10));
+        assert_eq!((owner.evictions(), server.evictions(id)), (0, 1));
+        claims.abandon();
+        owner.close().await;
+        assert_eq!(wrong.ask::<_, u64>(Op::MdtSync, &6u64).await, Err(FsError::Io));
+        assert_eq!(*store.applied.borrow(), [1, 2, 5]);
+    });
+}
+
+#[test]
+fn a_session_that_goes_on_with_another_credential_counts_for_that_one() {
+    both(async |rt, nid| {
+        let (store, callbacks): (Rc<Store>, Rc<dyn Callbacks>) = (Rc::default(), Rc::new(Answering));
+        let (server, nid) = serve(&rt, &nid, &store, true, 1, key());
+        server.set_sessions_of_credential_max(2);
+        let config = |client, key| ImportConfig {
+            nid: nid.clone(),
+            target: "echo".into(),
+            client: ClientId(client),
+            key,
+            recoverable: true,
+            ping_interval: Duration::from_secs(10),
+            place: 0,
+        };
+        let open = |client: u64, key| {
+            let sessions = SessionKey::new([client as u8; 32]);
+            Import::with_key(rt.clone(), config(client, key), Rc::downgrade(&callbacks), sessions)
+        };
+        let own = [open(1, credential(1)), open(2, credential(1))];
+        for import in &own {
+            import.ready(Duration::from_secs(20)).await.unwrap();
+        }
+        let other = open(3, credential(2));
+        other.ready(Duration::from_secs(20)).await.unwrap();
+        other.abandon();
+        let changed = open(3, credential(1));
+        while server.sessions_limit_hits() == 0 {
+            assert!(changed.ready(Duration::from_millis(100)).await.is_err(), "there are as many as there may be");
+        }
+        own[0].close().await;
+        assert_eq!(changed.ask::<_, u64>(Op::MdtSync, &1u64).await, Ok(2));
+    });
+}
+
 /// A credential of these tests' cluster.
 fn credential(id: u64) -> ClusterKey {
     let (version, name) = (CREDENTIAL_VERSION, format!("c{id}"));

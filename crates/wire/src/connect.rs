@@ -90,6 +90,9 @@ message! {
         next: Bytes,
         /// Highest epoch of the target that this client has seen; 0: none.
         epoch: u64,
+        /// 32 secret bytes that the client's id comes from: the first 8 bytes, little endian, of BLAKE3 in key derivation mode over
+        /// them, context `stria client id, version 1`. Empty: the id is only claimed, and goes to whoever proves that it is its own.
+        id_proof: Bytes,
     }
     /// `Auth` reply: the session.
     AuthReply {

@@ -95,6 +95,7 @@ impl Import {
         }
         *self.failure.borrow_mut() = None;
         self.barred.set(false);
+        self.disowned.set(false);
         self.note_heard();
         self.connects.set(self.connects.get() + 1);
         *self.sink.borrow_mut() = Some(sink.clone());
@@ -176,6 +177,7 @@ impl Import {
             granted: self.callbacks.borrow().upgrade().map_or(0, |c| c.granted()),
             next: self.next_identity.get().to_vec().into(),
             epoch: self.epoch_seen(answer.store),
+            id_proof: self.id_proof.get().map(|p| p.to_vec()).unwrap_or_default().into(),
         };
         sink.send(Header::request(Op::Auth, client, Xid(0)), wire::encode(&auth), Bulk::new());
         let (h, body) = source.recv().await?;
@@ -194,7 +196,7 @@ impl Import {
                 self.nid.borrow(),
                 self.shown_key()
             ))),
-            Err(FsError::Exists) => Err(refused(&format!("another client has a session with the id {client} there"))),
+            Err(FsError::Exists) => Err(self.disowned()),
             Err(e) => Err(bad(&e.to_string())),
         }
     }
@@ -242,6 +244,18 @@ impl Import {
         };
         if !self.barred.replace(true) {
             tracing::error!(target = self.config.target, "{text}");
+            self.lose_session();
+        }
+        io::Error::new(io::ErrorKind::PermissionDenied, text)
+    }
+
+    /// Another client has our id, and a session with it: ours is over, and whoever waits is told, for that one may stay as long as it
+    /// likes.
+    fn disowned(&self) -> io::Error {
+        let client = self.config.client;
+        let text = format!("another client has a session with the id {client} there");
+        if !self.disowned.replace(true) {
+            tracing::error!(target = self.config.target, "{text}: requests fail until it ends");
             self.lose_session();
         }
         io::Error::new(io::ErrorKind::PermissionDenied, text)
