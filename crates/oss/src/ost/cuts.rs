@@ -78,6 +78,10 @@ impl Ost {
         if let Some(earlier) = self.locks.promises.open(object).filter(|p| p.number != ask.number) {
             self.locks.promises.doubt(object, &earlier);
             self.locks.settled(object).await;
+            // Meanwhile its session may have ended, which nobody tells a promise that is made from then on.
+            if request.export.is_ended() {
+                return Err(FsError::NotConnected);
+            }
             if !self.locks.may_promise(object, &promise) {
                 return Err(FsError::Stale);
             }
