@@ -15,7 +15,7 @@ use rt::{LocalFuture, Nid, Rt};
 use trace::{Came, Record, Ring};
 use types::{ClientId, Duration, FsError, Instant, Transno, Xid};
 use wire::connect::{AuthReply, GoneRequest};
-use wire::{Crc, Decode, Encode, Flags, Header, Op};
+use wire::{Class, Crc, Decode, Encode, Flags, Header, Op};
 
 use crate::auth::{ClusterKey, PROOF_BYTES, SessionKey};
 use crate::capability::CAPABILITY_BYTES;
@@ -225,6 +225,8 @@ pub struct Import {
     forgotten: Cell<bool>,
     /// The last session was ended by this client, which had given up all that it held under it: the next one has nothing to lose.
     parted: Cell<bool>,
+    /// The target's store knows the present session: a restarted server that does not has given it up.
+    on_record: Cell<bool>,
     /// What the identities of its sessions come from.
     key: SessionKey,
     /// Identities so far.
@@ -289,6 +291,7 @@ impl Import {
             epoch: Cell::new((0, 0)),
             forgotten: Cell::new(false),
             parted: Cell::new(false),
+            on_record: Cell::new(false),
             key,
             identities: Cell::new(1),
             identity: Cell::new(identity),
@@ -652,6 +655,19 @@ impl Import {
         }
     }
 
+    /// Ends changes that the target may have carried out, and forgotten with us that it has: sent again, they would be made twice.
+    fn fail_changes(&self) {
+        // Of one that waits to be sent again nothing was carried out.
+        let may_be_done = |p: &Pending| {
+            let changes = p.header.op.is(Class::CHANGES) || p.header.op == Op::MdtSwap;
+            changes && !p.asleep && p.header.slot_or_credits != NO_SLOT
+        };
+        for (_, p) in self.pending.borrow_mut().extract_if(.., |_, p| may_be_done(p)) {
+            self.give_slot_back(p.header.slot_or_credits);
+            p.waiter.into_iter().for_each(|waiter| waiter.send(Err(FsError::Io)));
+        }
+    }
+
     /// Ends what is not to be sent over another connection.
     fn fail_once(&self) {
         for (_, p) in self.pending.borrow_mut().extract_if(.., |_, p| p.once) {
@@ -738,6 +754,11 @@ impl Import {
         if header.result() == Err(FsError::Overloaded) && p.header.slot_or_credits != NO_SLOT {
             self.note_committed(header.last_committed, false);
             return self.come_again(p);
+        }
+        // A server notes a client durably before it carries out anything that is not about the server alone.
+        let is_of_client = !p.header.op.is(Class::PASSING) && p.header.op != Op::Gone;
+        if self.config.recoverable && is_of_client && header.result().is_ok() {
+            self.on_record.set(true);
         }
         self.note_trace(&p, &header, bulk.len());
         if p.header.slot_or_credits != NO_SLOT {

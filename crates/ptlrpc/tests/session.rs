@@ -26,6 +26,9 @@ struct Store {
     committed: Cell<u64>,
 }
 
+/// A transaction that is on stable storage when its server ends, which does not answer it any more.
+const UNANSWERED: u64 = 404;
+
 struct Echo {
     store: Rc<Store>,
     commit: bool,
@@ -54,9 +57,13 @@ impl Service for Echo {
                     let answer = answer.map(|b| wire::decode::<u64>(&b).unwrap());
                     request.reply(answer.as_ref().map_err(|e| *e));
                 }
-                Op::MdtSync => {
+                Op::MdtSync | Op::MdtCreate => {
                     let value: u64 = request.decode().unwrap();
                     self.applied.borrow_mut().push(value);
+                    if value == UNANSWERED && self.applied.borrow().iter().filter(|v| **v == value).count() == 1 {
+                        *self.store.applied.borrow_mut() = self.applied.borrow().clone();
+                        return std::future::pending().await;
+                    }
                     let transno = Transno(self.applied.borrow().len() as u64);
                     let result = Ok(wire::encode(&(value * 2)));
                     if self.commit {
@@ -329,6 +336,36 @@ fn a_session_that_goes_on_with_another_credential_counts_for_that_one() {
         }
         own[0].close().await;
         assert_eq!(changed.ask::<_, u64>(Op::MdtSync, &1u64).await, Ok(2));
+    });
+}
+
+#[test]
+fn a_change_under_way_is_not_made_twice_when_the_restarted_server_went_on_without_its_client() {
+    let world = simworld::TestWorld::new(1, 8 << 20);
+    let (rt, store, callbacks): (_, Rc<Store>, Rc<dyn Callbacks>) = (world.rt(), Rc::default(), Rc::new(Answering));
+    let (nid, elsewhere) = (Nid::parse("local:echo").unwrap(), Nid::parse("local:again").unwrap());
+    world.run(async {
+        let (first, _) = serve(&rt, &nid, &store, true, 1, key());
+        let import = import(&rt, nid.clone(), key(), &callbacks);
+        assert_eq!(import.ask::<_, u64>(Op::MdtSetattr, &()).await, Err(FsError::NotSupported));
+        assert_eq!(import.ask::<_, u64>(Op::MdtSync, &1u64).await, Ok(2));
+        let ((tx, rx), asks) = (rt::sync::oneshot(), import.clone());
+        rt.spawn(async move {
+            let body = wire::encode(&UNANSWERED);
+            tx.send(asks.call(Op::MdtCreate, body, Bulk::new(), CallOptions::default()).await.map(drop))
+        });
+        rt.sleep(Duration::from_secs(1)).await;
+        assert_eq!(*store.applied.borrow(), [1, UNANSWERED]);
+        first.stop();
+        let (second, _) = serve(&rt, &elsewhere, &store, true, 2, key());
+        while second.is_recovering() {
+            rt.sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(second.evictions(ClientId(5)), 1);
+        import.move_to(elsewhere);
+        assert_eq!(rx.await.unwrap(), Err(FsError::Io));
+        assert_eq!(import.ask::<_, u64>(Op::MdtSync, &3u64).await, Ok(6), "its next session serves it");
+        assert_eq!(*store.applied.borrow(), [1, UNANSWERED, 3]);
     });
 }
 

@@ -37,10 +37,15 @@ impl Import {
             self.identities.set(before + 1);
             self.next_identity.set(self.key.identity(before));
         }
+        // Each session gets on record by its own answers, or shows that it is when a restarted server knows it.
+        let was_on_record = self.on_record.replace(session.known && (restarted || self.on_record.get()));
         if previous != 0 && !session.known {
             self.lose_session_with(restarted, &session, lost, callbacks.as_deref());
         } else if let Some(c) = &callbacks {
             lost.iter().for_each(|r| c.on_lost(r.header.op, &r.body));
+        }
+        if restarted && !session.known && was_on_record {
+            self.fail_changes();
         }
         self.parted.set(false);
         if let Some(c) = &callbacks {
