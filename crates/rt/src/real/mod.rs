@@ -3,6 +3,7 @@ mod arrival;
 mod awake;
 mod card;
 mod file;
+mod jobs;
 mod local;
 mod machine;
 mod movers;
@@ -39,6 +40,7 @@ use crate::{BlockingFile, Connection, DiskFile, Listener, LocalFuture, Nid, Open
 /// The world of one shard (one thread).
 pub struct RealWorld {
     timers: Rc<timer::Timers>,
+    jobs: Rc<jobs::Jobs>,
     frames: FramePool,
     seed: u64,
 }
@@ -55,7 +57,7 @@ pub fn run<F: Future>(frames: FramePool, main: impl FnOnce(Rt) -> F) -> io::Resu
     let timers = timer::Timers::new(clock_origin())?;
     let mut seed = [0; 8];
     fill_from_system(&mut seed);
-    let rt = Rt::new(Rc::new(RealWorld { timers, frames, seed: u64::from_le_bytes(seed) }));
+    let rt = Rt::new(Rc::new(RealWorld { timers, jobs: jobs::Jobs::new(), frames, seed: u64::from_le_bytes(seed) }));
     Ok(runtime.enter(|| turn::run(&runtime, main(rt))))
 }
 
@@ -124,7 +126,7 @@ impl World for RealWorld {
     }
     fn connect(&self, nid: &Nid) -> LocalFuture<io::Result<Connection>> {
         match nid {
-            Nid::Tcp(addr) => Box::pin(tcp::connect(*addr, false, self.timers.clone())),
+            Nid::Tcp(addr) => Box::pin(tcp::connect(*addr, false, self.timers.clone(), self.jobs.clone())),
             Nid::Local(name) => {
                 let opened = local::connect(name);
                 Box::pin(std::future::ready(opened))
@@ -134,7 +136,7 @@ impl World for RealWorld {
     }
     fn connect_encrypted(&self, nid: &Nid) -> LocalFuture<io::Result<Connection>> {
         match nid {
-            Nid::Tcp(addr) => Box::pin(tcp::connect(*addr, true, self.timers.clone())),
+            Nid::Tcp(addr) => Box::pin(tcp::connect(*addr, true, self.timers.clone(), self.jobs.clone())),
             Nid::Local(_) | Nid::OneOf(_) => self.connect(nid),
         }
     }
@@ -155,7 +157,7 @@ impl World for RealWorld {
         file::open_blocking(path, create)
     }
     fn offload(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()> {
-        let work = compio::runtime::spawn_blocking(job);
+        let work = self.jobs.run(job);
         Box::pin(async move {
             // A panic on the worker surfaces here as a missing result, reported by `Rt::offload`.
             let _ = work.await;
@@ -163,8 +165,8 @@ impl World for RealWorld {
     }
     fn probe(&self, dir: &Path) -> LocalFuture<io::Result<()>> {
         let dir = dir.to_path_buf();
-        let work = compio::runtime::spawn_blocking(move || probe::probe(&dir));
-        Box::pin(async move { work.await.unwrap_or_else(|_| Err(io::Error::other("the probe panicked"))) })
+        let work = self.jobs.run(move || probe::probe(&dir));
+        Box::pin(async move { work.await.unwrap_or_else(|| Err(io::Error::other("the probe panicked"))) })
     }
     fn frames(&self) -> FramePool {
         self.frames

@@ -15,6 +15,7 @@ use types::Instant as Moment;
 use super::Arrival;
 use super::card::card;
 use super::file::vectors;
+use super::jobs::Jobs;
 use super::movers::{movers_for, note_moved};
 use super::op::{Call, submit};
 use super::timer::Timers;
@@ -33,10 +34,16 @@ const ENCRYPTED_WITHIN: types::Duration = types::Duration::from_secs(10);
 /// Receive buffer for heads and bodies; bulk beyond it lands in its frames.
 const RECV_BYTES: usize = 16 << 10;
 
-pub(super) async fn connect(addr: SocketAddr, encrypted: bool, timers: Rc<Timers>) -> io::Result<Connection> {
-    let stream = compio::runtime::spawn_blocking(move || TcpStream::connect_timeout(&addr, Duration::from_secs(5)))
+pub(super) async fn connect(
+    addr: SocketAddr,
+    encrypted: bool,
+    timers: Rc<Timers>,
+    jobs: Rc<Jobs>,
+) -> io::Result<Connection> {
+    let stream = jobs
+        .connect(move || TcpStream::connect_timeout(&addr, Duration::from_secs(5)))
         .await
-        .unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into()))?;
+        .unwrap_or_else(|| Err(io::ErrorKind::Interrupted.into()))?;
     let parted = Parted::new(stream, false)?;
     if encrypted {
         let (fd, encryption) = (parted.inbox.borrow().fd.clone(), parted.inbox.borrow().encryption.clone());
