@@ -7,7 +7,9 @@
 //!
 //! A ring entry that is registered while requests already queue does not pick them up: the kernel gives an entry a
 //! queued request only when it commits a reply. So after growing, the queue is kicked: from its CPU a statfs(2) is sent
-//! through the mount for every new entry, each of which takes an idle entry and, being answered, draws a queued request.
+//! through the mount for every new entry, each of which takes an idle entry and, being answered (here, without the file system), draws a
+//! queued request.
+use crate::abi::{InHeader, opcode};
 use crate::drops::Drops;
 use crate::session::{FileSystem, SessionError, Shared, count};
 use crate::{dev, ring};
@@ -16,8 +18,8 @@ use std::ffi::CStr;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -243,9 +245,53 @@ async fn kick(shared: Arc<Shared>, queue: u16, times: u32) -> Result<(), Session
     if let Some(path) = shared.root.get().cloned()
         && !shared.ended.load(Ordering::Acquire)
     {
-        let _ = compio::runtime::spawn_blocking(move || statfs_from(queue, &path, times)).await;
+        let kickers = shared.kickers.clone();
+        // A thread of its own: a kick that waits for an entry must not keep a place for blocking work, and nobody waits for it.
+        let started = std::thread::Builder::new().name("kick".into()).spawn(move || {
+            let _kicks = kickers.begin();
+            statfs_from(queue, &path, times);
+        });
+        if let Err(e) = started {
+            tracing::warn!(queue, "no thread for waking a ring queue: {e}");
+        }
     }
     Ok(())
+}
+
+/// The threads that kick. What they ask is answered by the session: the file system may have to wait for servers, and nobody is interested
+/// in what it would say.
+#[derive(Default)]
+pub(crate) struct Kickers(Mutex<Vec<u32>>);
+
+impl Kickers {
+    fn threads(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The calling thread kicks until what is returned is dropped.
+    fn begin(self: Arc<Self>) -> Kicking {
+        // SAFETY: plain system call without arguments.
+        let thread = unsafe { libc::gettid() }.unsigned_abs();
+        self.threads().push(thread);
+        Kicking { all: self, thread }
+    }
+
+    /// Whether a request is a kick.
+    pub fn is_kick(&self, head: &InHeader) -> bool {
+        head.opcode == opcode::STATFS && self.threads().contains(&head.pid)
+    }
+}
+
+/// A thread that kicks.
+struct Kicking {
+    all: Arc<Kickers>,
+    thread: u32,
+}
+
+impl Drop for Kicking {
+    fn drop(&mut self) {
+        self.all.threads().retain(|thread| *thread != self.thread);
+    }
 }
 
 /// Calls statfs(2) on `path` from CPU `cpu`, then lets the thread run anywhere again.

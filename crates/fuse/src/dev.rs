@@ -192,6 +192,10 @@ async fn handle_message<F: FileSystem>(slot: &mut Slot, len: usize, fs: &Rc<F>, 
     }
     let leading = Cell::new(true);
     match Request::new(slot, head, arg, data) {
+        Ok(req) if shared.kickers.is_kick(&head) => {
+            count(&shared.counters.kicks);
+            let _ = req.into_reply().statfs(&Kstatfs::default());
+        }
         Ok(req) => {
             count(&shared.counters.requests);
             rt::real::arrived();

@@ -117,6 +117,10 @@ pub(crate) async fn serve_entry<F: FileSystem>(
         let op_in = std::mem::offset_of!(UringReqHeader, op_in);
         let arg = op_in..op_in + op_struct_len(head.opcode, shared.setxattr_ext()).unwrap_or(0).min(128);
         match Request::new(&mut slot, head, arg, data) {
+            Ok(req) if shared.kickers.is_kick(&head) => {
+                count(&shared.counters.kicks);
+                let _ = req.into_reply().statfs(&Kstatfs::default());
+            }
             Ok(req) => {
                 count(&shared.counters.requests);
                 rt::real::arrived();

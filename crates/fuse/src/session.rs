@@ -3,7 +3,7 @@
 //! Decides who serves what: [`Session::workers`] splits the per-CPU queues over threads; each [`Worker`] moves to its
 //! thread and serves there on that thread's own runtime. Does not mount (see [`crate::mount`]) and knows no file system.
 use crate::abi::*;
-use crate::crew::{SlotEnd, SlotTask};
+use crate::crew::{Kickers, SlotEnd, SlotTask};
 use crate::drops::Drops;
 use crate::init::{InitError, Negotiated, SessionConfig, ask_again, negotiate, pages_of_buffer};
 use crate::interrupt::InterruptTable;
@@ -59,6 +59,8 @@ pub enum TransportChoice {
 pub struct Counters {
     /// Requests handed to the file system.
     pub requests: AtomicU64,
+    /// Requests of the session's own that wake ring queues; the file system does not hear of them.
+    pub kicks: AtomicU64,
     /// Requests refused as malformed or unknown.
     pub refused: AtomicU64,
     /// Replies that the kernel no longer wanted (interrupted or aborted callers).
@@ -84,6 +86,8 @@ pub(crate) struct Shared {
     pub counters: Counters,
     pub ended: AtomicBool,
     pub drops: Arc<Drops>,
+    /// Threads whose requests only wake ring queues.
+    pub kickers: Arc<Kickers>,
     /// Where the file system is mounted, once known.
     pub root: OnceLock<CString>,
 }
@@ -284,6 +288,7 @@ impl Session {
             counters: Counters::default(),
             ended: AtomicBool::new(false),
             drops: Arc::default(),
+            kickers: Arc::default(),
             root: OnceLock::new(),
         });
         let notifier = Notifier::new(shared.clone());

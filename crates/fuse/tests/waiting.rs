@@ -211,6 +211,40 @@ fn a_burst_of_waiters_and_the_unlock_behind_it_are_all_served() {
 }
 
 #[test]
+fn what_wakes_the_ring_queues_is_not_asked_of_the_file_system() {
+    for choice in transports() {
+        let config = fuse::SessionConfig { ring_depth: 1, dev_depth: 1, ..Default::default() };
+        let m = Mounted::with(choice, 1, config, "");
+        let held = open(&m, "f");
+        // SAFETY: an open descriptor.
+        assert_eq!(unsafe { libc::flock(held.as_raw_fd(), libc::LOCK_EX) }, 0);
+        let kicked = std::thread::scope(|scope| {
+            let files: Vec<File> = (0..16).map(|_| open(&m, "f")).collect();
+            for file in files {
+                // SAFETY: an open descriptor; dropped (and so unlocked) afterwards.
+                scope.spawn(move || assert_eq!(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }, 0));
+            }
+            let kicks = || m.session.counters().kicks.load(Ordering::Relaxed) + m.state.lock().unwrap().statfs_asked;
+            let kicked = choice == fuse::TransportChoice::Dev || comes(|| kicks() > 0);
+            drop(held);
+            kicked
+        });
+        assert!(kicked, "the queues grew: {:?}", m.session.counters());
+        assert_eq!(m.state.lock().unwrap().statfs_asked, 0, "{choice:?}");
+        // Who asks for it gets it.
+        let path = std::ffi::CString::new(m.dir.path().to_str().unwrap()).unwrap();
+        // SAFETY: an all-zero structure that the call fills, and a NUL-terminated path.
+        let blocks = unsafe {
+            let mut told: libc::statfs = std::mem::zeroed();
+            assert_eq!(libc::statfs(path.as_ptr(), &raw mut told), 0);
+            told.f_blocks
+        };
+        assert_eq!((blocks, m.state.lock().unwrap().statfs_asked), (1000, 1));
+        m.finish().into_iter().for_each(|ended| ended.unwrap());
+    }
+}
+
+#[test]
 fn a_poller_sleeps_until_the_file_system_wakes_it() {
     everywhere(|m| {
         let f = open(m, "f");

@@ -38,6 +38,8 @@ pub struct State {
     pub ready: bool,
     pub forgotten: u64,
     pub waiting_locks: usize,
+    /// How often STATFS came.
+    pub statfs_asked: u64,
 }
 
 impl State {
@@ -51,6 +53,7 @@ impl State {
             ready: false,
             forgotten: 0,
             waiting_locks: 0,
+            statfs_asked: 0,
         };
         s.add(libc::S_IFDIR | 0o755, 0, 0, Body::Dir(BTreeMap::new()));
         s

@@ -252,6 +252,7 @@ impl MemFs {
                 req.into_reply().lk(&found)
             }
             Op::Statfs => {
+                self.state().statfs_asked += 1;
                 let st = Kstatfs {
                     blocks: 1000,
                     bfree: 600,
