@@ -241,8 +241,9 @@ pub async fn write(
     kind: Kind,
     told: impl Fn(u64),
 ) -> Result<Header, BackupError> {
-    let file: Arc<dyn BlockingFile> = rt.open_blocking(path, true)?.into();
-    if file.len()? != 0 {
+    let file: Arc<dyn BlockingFile> = rt.open_on_worker(path, true).await?.into();
+    let opened = file.clone();
+    if rt.offload(move || opened.len()).await? != 0 {
         return Err(BackupError::Exists);
     }
     let snapshot = kv.snapshot().await?;

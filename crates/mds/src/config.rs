@@ -1,5 +1,6 @@
 //! Settings of a metadata server, and the table of keys that users set them by.
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 use layout::{AllocConfig, LayoutSpec};
 use ldlm::NamespaceConfig;
@@ -67,9 +68,14 @@ pub struct MdsConfig {
     /// Whether what rests on another client's uncommitted change is answered only when that is committed. Off: as earlier builds,
     /// for tests of what they leave behind.
     pub commit_on_sharing: bool,
+    /// Where a file that a parameter names lies, or why it must not be looked at. Runs on a worker. Default: as it is named.
+    pub place_of: PlaceOf,
     /// How OSTs are reached; `None`: over sessions to the addresses of the cluster map. For tests.
     pub connector: Option<ConnectorBox>,
 }
+
+/// Says where a file lies that may lie on a mount which needs this server, and which no thread of it may wait for therefore.
+pub type PlaceOf = fn(&Path) -> Result<PathBuf, String>;
 
 /// A [`Connector`] that prints as a word.
 #[derive(Clone)]
@@ -116,6 +122,7 @@ impl MdsConfig {
             trace_bytes: keys.trace_bytes,
             object_wait: Duration::from_millis(keys.object_wait_ms),
             commit_on_sharing: true,
+            place_of: |path| Ok(path.to_path_buf()),
             connector: None,
         }
     }

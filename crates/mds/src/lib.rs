@@ -64,7 +64,7 @@ mod traced;
 pub mod tx;
 mod upkeep;
 
-pub use config::{ConnectorBox, Keys, MdsConfig};
+pub use config::{ConnectorBox, Keys, MdsConfig, PlaceOf};
 pub use kv::{FailPoint, KvError, MemoryKv, MetaKv};
 pub use mds::{Answered, Caller, Evictor, Mds};
 pub use metrics::METRICS;

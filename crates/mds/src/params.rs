@@ -81,8 +81,10 @@ impl Mds {
             row(format!("mdt.{t}.trace"), |m| m.traced.text()),
             row(format!("mdt.{t}.trace_bytes"), |m| m.traced.bytes().to_string())
                 .settable(|m, text| at_once(m.traced.set_bytes(text))),
-            row(format!("mdt.{t}.backup"), |m| m.backup.borrow().clone())
-                .settable(|m, text| at_once(m.begin_backup(text))),
+            row(format!("mdt.{t}.backup"), |m| m.backup.borrow().clone()).settable(|m, text| {
+                let (m, text) = (m.clone(), text.to_string());
+                Box::pin(async move { m.begin_backup(&text).await })
+            }),
             row(format!("mdt.{t}.scrub"), |m| m.scrub.borrow().text()).settable(|m, text| at_once(m.set_scrub(text))),
         ];
         rows.extend(self.changelog_rows());

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use rt::sync::oneshot;
 use types::scrub::{Progress, rate_of};
 use types::{Duration, MIB};
 
@@ -36,7 +37,7 @@ impl ScrubState {
 
 impl Mds {
     /// Begins to write a backup; the parameter says when it is done.
-    pub(crate) fn begin_backup(self: &Rc<Self>, path: &str) -> Result<(), String> {
+    pub(crate) async fn begin_backup(self: &Rc<Self>, path: &str) -> Result<(), String> {
         if !Path::new(path).is_absolute() {
             return Err(format!("'{path}' is not the path of a new file on the metadata server's host, from / on"));
         }
@@ -45,26 +46,42 @@ impl Mds {
         }
         let (me, path) = (self.clone(), PathBuf::from(path));
         *self.backup.borrow_mut() = format!("running {}: 0 records", path.display());
+        let (tell, begun) = oneshot();
         self.rt.spawn(async move {
-            let shown = path.display();
-            // What was answered before the backup was asked for is in it.
-            let done = match me.store.sync().await {
-                Err(e) => Err(e.to_string()),
-                Ok(()) => {
-                    let told = |records| *me.backup.borrow_mut() = format!("running {shown}: {records} records");
-                    backup::write(&me.rt, me.store.engine(), &path, backup::Kind::Backup, told)
-                        .await
-                        .map_err(|e| e.to_string())
+            let (shown, place_of) = (path.display().to_string(), me.config.place_of);
+            let text = match me.rt.offload(move || place_of(&path)).await {
+                Err(why) => {
+                    let text = format!("failed {shown}: {why}");
+                    tell.send(Err(why));
+                    text
                 }
-            };
-            let text = match done {
-                Ok(h) => format!("done {shown}: {} records as of transaction {}", h.records, h.transno),
-                Err(e) => format!("failed {shown}: {e}"),
+                Ok(place) => {
+                    tell.send(Ok(()));
+                    me.back_up(&shown, &place).await
+                }
             };
             tracing::info!(target = me.target, "backup: {text}");
             *me.backup.borrow_mut() = text;
         });
-        Ok(())
+        begun.await.unwrap_or(Ok(()))
+    }
+
+    /// Writes a backup into a file that is shown by another path; what became of it.
+    async fn back_up(self: &Rc<Self>, shown: &str, place: &Path) -> String {
+        // What was answered before the backup was asked for is in it.
+        let done = match self.store.sync().await {
+            Err(e) => Err(e.to_string()),
+            Ok(()) => {
+                let told = |records| *self.backup.borrow_mut() = format!("running {shown}: {records} records");
+                backup::write(&self.rt, self.store.engine(), place, backup::Kind::Backup, told)
+                    .await
+                    .map_err(|e| e.to_string())
+            }
+        };
+        match done {
+            Ok(h) => format!("done {shown}: {} records as of transaction {}", h.records, h.transno),
+            Err(e) => format!("failed {shown}: {e}"),
+        }
     }
 
     /// Begins to read all records at so many MiB/s, or stops (0).

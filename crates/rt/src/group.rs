@@ -178,6 +178,10 @@ impl World for Grouped {
         let file = self.world.0.open_blocking(path, create)?;
         Ok(Box::new(Held { file, _open: self.members.blocking.clone() }))
     }
+    fn open_on_worker(&self, path: &Path, create: bool) -> LocalFuture<io::Result<Box<dyn BlockingFile>>> {
+        let (opening, open) = (self.world.0.open_on_worker(path, create), self.members.blocking.clone());
+        Box::pin(async move { Ok(Box::new(Held { file: opening.await?, _open: open }) as Box<dyn BlockingFile>) })
+    }
     fn lock_dir(&self, dir: &Path) -> Result<DirLock, LockError> {
         self.world.0.lock_dir(dir)
     }

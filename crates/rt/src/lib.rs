@@ -71,6 +71,10 @@ pub trait World {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Rc<dyn DiskFile>>;
     /// Opens a file for an embedded store that does its own blocking I/O on a worker.
     fn open_blocking(&self, path: &Path, create: bool) -> io::Result<Box<dyn BlockingFile>>;
+    /// The same away from the shard. The default is for worlds in which no path keeps anybody waiting.
+    fn open_on_worker(&self, path: &Path, create: bool) -> LocalFuture<io::Result<Box<dyn BlockingFile>>> {
+        Box::pin(std::future::ready(self.open_blocking(path, create)))
+    }
     /// Takes a store's directory for this process; in a world without files of the operating system nobody else has it.
     ///
     /// # Errors
@@ -223,6 +227,14 @@ impl Rt {
     /// As the operating system answers.
     pub fn open_blocking(&self, path: &Path, create: bool) -> io::Result<Box<dyn BlockingFile>> {
         self.0.open_blocking(path, create)
+    }
+    /// [`Rt::open_blocking`] away from the shard, for paths of which nobody knows what they lie on: a network, or a medium that is gone, may
+    /// keep an open waiting as long as it likes.
+    ///
+    /// # Errors
+    /// As the operating system answers.
+    pub async fn open_on_worker(&self, path: &Path, create: bool) -> io::Result<Box<dyn BlockingFile>> {
+        self.0.open_on_worker(path, create).await
     }
     /// Whether there is a file of that name, be it that it cannot be opened.
     #[must_use]

@@ -1,6 +1,6 @@
 //! `scrub` and the verbs of `mdt`: looking after stores. What a running server is to do it is told by a parameter,
 //! through a mount of its cluster on this host.
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use types::format_size;
 
 use crate::cli;
 use crate::control;
-use crate::daemon::{ClusterDir, on_shard};
+use crate::daemon::{ClusterDir, on_shard, refuse_inside};
 use crate::failure::{Failure, Outcome};
 
 /// How often a server is asked how far it is.
@@ -135,8 +135,8 @@ fn wait_for(connection: u32, pattern: &str, read_all: &mut Scrubbed) -> Outcome 
 /// The store or the file cannot be used; each with the reason and what can be done.
 pub fn mdt(verb: &cli::MdtVerb) -> Outcome {
     match verb {
-        cli::MdtVerb::Backup(a) => backup(&ClusterDir::open(&a.dir)?, &absolute(&a.file)?),
-        cli::MdtVerb::Export(a) => export(&ClusterDir::open(&a.dir)?, &absolute(&a.file)?),
+        cli::MdtVerb::Backup(a) => backup(&ClusterDir::open(&a.dir)?, &refuse_inside(&a.file)?),
+        cli::MdtVerb::Export(a) => export(&ClusterDir::open(&a.dir)?, &refuse_inside(&a.file)?),
         cli::MdtVerb::Restore(a) => {
             let (dir, header) = refill(a, Kind::Backup)?;
             say!(
@@ -155,10 +155,6 @@ pub fn mdt(verb: &cli::MdtVerb) -> Outcome {
             Ok(())
         }
     }
-}
-
-fn absolute(file: &Path) -> Result<PathBuf, Failure> {
-    std::path::absolute(file).map_err(|e| Failure::io("finding", file, &e))
 }
 
 fn backup(dir: &ClusterDir, file: &Path) -> Outcome {
@@ -252,7 +248,7 @@ fn export(dir: &ClusterDir, file: &Path) -> Outcome {
 
 /// Makes the metadata store of a copy.
 fn refill(arguments: &cli::MdtRefill, kind: Kind) -> Result<(ClusterDir, Header), Failure> {
-    let (dir, file) = (ClusterDir::open(&arguments.dir)?, absolute(&arguments.file)?);
+    let (dir, file) = (ClusterDir::open(&arguments.dir)?, refuse_inside(&arguments.file)?);
     let config = crate::daemon::load_in(Some(&dir), &arguments.settings)?;
     let filled = async |rt: rt::Rt| dir.refill_mdt(&rt, &file, kind, &config).await;
     let header = on_shard(frames::FramePool::new(16 << 20), filled)?;

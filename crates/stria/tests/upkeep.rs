@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
+use support::up::Up;
 use support::{Cluster, can_mount, good, refused, stria, text};
 
 fn content(i: usize) -> Vec<u8> {
@@ -211,5 +212,42 @@ fn a_backup_of_before_an_ost_was_replaced_knows_the_new_store_when_it_is_put_bac
     let saved: Vec<Vec<u8>> =
         fs::read_dir(at.join("lost+found")).unwrap().map(|e| fs::read(e.unwrap().path()).unwrap()).collect();
     assert!(saved.contains(&content(3)), "what was written between backup and restore is in lost+found");
+    c.stop();
+}
+
+#[test]
+fn what_servers_would_use_on_their_own_mount_is_refused_and_the_mount_goes_on() {
+    if !can_mount() {
+        return;
+    }
+    let mut up = Up::new();
+    up.start(&["--osts", "1"]);
+    let (dir, mount, link) = (up.cluster(), up.at(""), up.dir.path().join("link"));
+    std::os::unix::fs::symlink(&mount, &link).unwrap();
+    let is_refused = |(code, said): (i32, String)| {
+        assert!(said.contains(", a mount of a Stria file system"), "{code} {said}");
+        code
+    };
+    for file in [up.at("backup"), link.join("backup")] {
+        assert_eq!(is_refused(refused(&["mdt", "backup", "--dir", &dir, text(&file)])), libc::EDEADLK);
+        is_refused(refused(&["set_param", "--at", text(&mount), &format!("mdt.*.backup={}", file.display())]));
+        assert!(good(&["get_param", "-n", "--at", text(&mount), "mdt.*.backup"]).starts_with("failed "));
+    }
+    fs::create_dir(up.at("store")).unwrap();
+    std::os::unix::fs::symlink(up.at("store"), up.store("ost1")).unwrap();
+    is_refused(refused(&["ost", "add", "--dir", &dir]));
+    fs::remove_file(up.store("ost1")).unwrap();
+    fs::write(up.at("f"), content(1)).unwrap();
+    assert!(fs::read(up.at("f")).unwrap() == content(1) && !up.at("backup").exists());
+    assert_eq!(fs::read_dir(up.at("store")).unwrap().count(), 0);
+    let tier = format!("store.fast.dir={}", text(&link));
+    good(&["mdt", "backup", "--dir", &dir, text(&up.dir.path().join("backup"))]);
+    up.stop();
+    // Where the daemon of another mount of it would have to wait for the server that starts.
+    fs::remove_file(&link).unwrap();
+    let mut c = Cluster::new(1);
+    let at = c.mount("m", &[]);
+    std::os::unix::fs::symlink(&at, &link).unwrap();
+    is_refused(up.start_refused(&["--set", &tier, "--set", "store.fast.size=64M"]));
     c.stop();
 }

@@ -6,6 +6,7 @@ mod connection;
 mod fusermount;
 mod holders;
 mod options;
+mod outside;
 mod supervise;
 mod table;
 
@@ -13,6 +14,7 @@ pub use connection::{Connection, abort};
 pub(crate) use fusermount::find_fusermount;
 pub use holders::{Copy, User, copies, users};
 pub use options::{MountOptions, OptionError};
+pub use outside::{OutsideError, resolve_outside};
 pub use supervise::Supervisor;
 pub use table::{MountEntry, mounts};
 

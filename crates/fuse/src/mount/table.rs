@@ -18,6 +18,31 @@ pub struct MountEntry {
     pub user: u32,
 }
 
+/// A line of the mount table with its place in the tree of mounts.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    /// Number of the mount.
+    pub id: u32,
+    /// Number of the mount that it is mounted on.
+    pub parent: u32,
+    pub entry: MountEntry,
+}
+
+/// All mounts of this process's namespace with their places, oldest first. Empty if `/proc` is not there.
+pub(crate) fn placed() -> Vec<Placed> {
+    placed_of(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
+}
+
+/// The mounts of a mount table's text.
+pub(crate) fn placed_of(table: &[u8]) -> Vec<Placed> {
+    let number = |field: Option<&[u8]>| std::str::from_utf8(field?).ok()?.parse().ok();
+    let parse = |line: &[u8]| {
+        let mut fields = line.split(|&b| b == b' ');
+        Some(Placed { id: number(fields.next())?, parent: number(fields.next())?, entry: parse_line(line)? })
+    };
+    table.split(|&b| b == b'\n').filter_map(parse).collect()
+}
+
 /// All mounts of this process's namespace, oldest first. Empty if `/proc` is not there.
 pub fn mounts() -> Vec<MountEntry> {
     mounts_of("self")

@@ -156,6 +156,11 @@ impl World for RealWorld {
     fn open_blocking(&self, path: &Path, create: bool) -> io::Result<Box<dyn BlockingFile>> {
         file::open_blocking(path, create)
     }
+    fn open_on_worker(&self, path: &Path, create: bool) -> LocalFuture<io::Result<Box<dyn BlockingFile>>> {
+        let path = path.to_path_buf();
+        let work = self.jobs.run(move || file::open_blocking(&path, create));
+        Box::pin(async move { work.await.unwrap_or_else(|| Err(io::Error::other("opening a file panicked"))) })
+    }
     fn offload(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()> {
         let work = self.jobs.run(job);
         Box::pin(async move {

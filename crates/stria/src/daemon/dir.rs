@@ -12,6 +12,7 @@ use rt::Nid;
 
 use super::keys;
 use super::private::{self, Closed, PrivateDir};
+use super::settings::is_inside;
 use super::stores::is_free;
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
@@ -160,7 +161,8 @@ impl ClusterDir {
         private::check_dir(&self.path, Closed::ToChanges, &self.path)?;
         let stores = self.ost_indices().into_iter().map(|i| self.ost(i)).chain([self.mdt()]);
         // An empty directory holds no store: a disk that is not mounted, for one. Nor does one that a making began in, which closes it last.
-        let stores = stores.filter(|at| !is_free(at));
+        // One on a mount of Stria is refused by whoever opens it.
+        let stores = stores.filter(|at| !is_inside(at) && !is_free(at));
         for at in [self.run(), keys::place(&self.path)].into_iter().filter(|at| at.exists()).chain(stores) {
             private::check_dir(&at, Closed::Entirely, &self.path)?;
         }

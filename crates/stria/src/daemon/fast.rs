@@ -13,6 +13,7 @@ use oss::store::{DeviceProfile, EmulatedFile, ObjectStore};
 use rt::{DirLock, DiskFile, LockError, Rt};
 
 use super::dir::ClusterDir;
+use super::settings::{is_inside, refuse_inside};
 use crate::config::Config;
 use crate::failure::Failure;
 
@@ -89,10 +90,20 @@ impl From<io::Error> for Trouble {
     }
 }
 
+/// Refuses a place on a mount of Stria.
+fn refuse(place: &Path) -> Result<(), Trouble> {
+    match refuse_inside(place) {
+        Err(e) if is_inside(place) => Err(Trouble::Mistake(e.to_string())),
+        // What else is wrong is found when it is opened.
+        _ => Ok(()),
+    }
+}
+
 /// The directory of a target's tier, which is made when it is missing, locked.
 fn prepare(root: &Path, cluster: &Path, target: &str) -> Result<(PathBuf, DirLock), Trouble> {
     let mistake = |why: &str| Trouble::Mistake(why.into());
     // A device that is not mounted must not be taken for an empty one: the directory itself is not made.
+    refuse(root)?;
     let root = root.canonicalize()?;
     if !root.is_dir() {
         return Err(mistake("it is no directory"));
@@ -101,6 +112,7 @@ fn prepare(root: &Path, cluster: &Path, target: &str) -> Result<(PathBuf, DirLoc
         return Err(mistake("it lies in the cluster's own directory: a fast tier belongs on another, faster device"));
     }
     let place = root.join(target);
+    refuse(&place)?;
     rt::make_private_dir(&place)?;
     for entry in fs::read_dir(&place)? {
         let name = entry?.file_name();

@@ -30,5 +30,6 @@ pub(crate) use announce::is_awaited;
 pub(crate) use keys::{find as find_key, place as keys_dir};
 pub(crate) use private::{make_secret, read_secret, write_secret};
 pub(crate) use servers::on_shard;
+pub(crate) use settings::refuse_inside;
 pub(crate) use stores::is_free;
 pub(crate) use up::{settings_arguments, start_children};

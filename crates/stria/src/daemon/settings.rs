@@ -1,4 +1,5 @@
 //! From configuration to what the roles are told.
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
@@ -6,7 +7,7 @@ use client::ClientConfig;
 use cluster::{MakeOss, MountSpec, OssNode, OssPlace, OstStore, TuneOst};
 use devices::{DeviceProfile, ElevatorKind};
 use fuse::TransportChoice;
-use fuse::mount::{MountOptions, OptionError};
+use fuse::mount::{MountOptions, OptionError, OutsideError};
 use layout::LayoutSpec;
 use mds::MdsConfig;
 use oss::OstConfig;
@@ -18,6 +19,7 @@ use types::{Duration, GIB, MIB, OstIndex};
 
 use super::dir::ClusterDir;
 use super::medium;
+use super::stores::refuse_store_inside;
 use crate::cli::Settings;
 use crate::config::{Config, parse_ids};
 use crate::failure::Failure;
@@ -63,6 +65,30 @@ pub fn load_in(dir: Option<&ClusterDir>, settings: &Settings) -> Result<Config, 
     Ok(config)
 }
 
+/// Where a path of a server or of what it writes lies, without links. Refuses what lies on a mount of Stria: the server would wait for the
+/// mount, and the mount for the server. Nothing there is looked at.
+///
+/// # Errors
+/// It lies there, or cannot be looked at.
+pub(crate) fn refuse_inside(path: &Path) -> Result<PathBuf, Failure> {
+    fuse::mount::resolve_outside(path).map_err(|e| match e {
+        OutsideError::Inside { mount, .. } => Failure::with_errno(
+            format!(
+                "{} lies on {}, a mount of a Stria file system, which servers must not wait for: name a place on another file system of this machine",
+                path.display(),
+                mount.display()
+            ),
+            libc::EDEADLK,
+        ),
+        OutsideError::Io { at, source } => Failure::io("looking at", &at, &source),
+    })
+}
+
+/// Whether a path lies on a mount of Stria: nothing there may be looked at.
+pub(super) fn is_inside(path: &Path) -> bool {
+    matches!(fuse::mount::resolve_outside(path), Err(OutsideError::Inside { .. }))
+}
+
 /// Page frames for a process with so many clients and OSTs.
 #[must_use]
 pub fn frames(config: &Config, clients: u64, osts: u64) -> frames::FramePool {
@@ -87,7 +113,8 @@ fn capacity(config: &Config) -> u64 {
 pub fn mds(config: &Config) -> Result<MdsConfig, Failure> {
     let default_layout = LayoutSpec::from_raw(config.layout_stripe_size, config.layout_stripe_count, -1);
     let default_layout = default_layout.map_err(|e| Failure::usage(format!("layout: {e}")))?;
-    Ok(MdsConfig { default_layout, ..MdsConfig::of(&config.mds) })
+    let place_of: mds::PlaceOf = |path| refuse_inside(path).map_err(|e| e.to_string());
+    Ok(MdsConfig { default_layout, place_of, ..MdsConfig::of(&config.mds) })
 }
 
 /// Settings of an OST.
@@ -179,8 +206,13 @@ pub async fn start_oss(
                     let (at, config) = (at.clone(), config.clone());
                     Box::pin(async move { store(&rt, &ClusterDir::open(&at)?, i, &config).await })
                 };
-                let places = cluster::devices_of(&dir.ost(i), &cluster::OST_FILES);
-                let opened = OstStore::open(&rt, places, open).await;
+                let opened = match refuse_store_inside(&dir.ost(i), &cluster::OST_FILES) {
+                    Ok(()) => {
+                        let places = cluster::devices_of(&dir.ost(i), &cluster::OST_FILES);
+                        OstStore::open(&rt, places, open).await
+                    }
+                    Err(e) => Err(e),
+                };
                 match (opened, &*unopened) {
                     (Ok(opened), _) => stores.push(opened.named_by(named)),
                     (Err(e), Unopened::Refuse(say)) => return Err(say(&format!("ost{i}"), e)),

@@ -18,6 +18,7 @@ use rt::Rt;
 use types::OstIndex;
 
 use super::dir::{ClusterDir, sync_dir};
+use super::settings::{is_inside, refuse_inside};
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
 
@@ -123,6 +124,7 @@ impl ClusterDir {
     }
 
     async fn take_over(&mut self, rt: &Rt, config: &Config) -> Outcome {
+        refuse_store_inside(&self.mdt(), &[store_redb::STORE_FILE])?;
         let mut found = Vec::new();
         if !is_empty(&self.mdt()) {
             // The cluster map knows every store that ever served, also those that are not there today.
@@ -133,7 +135,7 @@ impl ClusterDir {
             }
         }
         for i in self.ost_indices() {
-            if let Ok((identity, _)) = store_file::identity(rt, &self.ost(i)).await
+            if let Ok((identity, _)) = self.identity_of(rt, i).await
                 && identity.cluster == self.cluster
                 && identity.ost == OstIndex(i)
                 && found.iter().all(|(name, _)| *name != format!("ost{i}"))
@@ -149,6 +151,7 @@ impl ClusterDir {
         if config.store_kind == "memory" || self.uuid_of("mdt0").is_some() {
             return Ok(());
         }
+        refuse_store_inside(&self.mdt(), &[store_redb::STORE_FILE])?;
         if !is_empty(&self.mdt()) {
             // Made, but not written down when an earlier try ended.
             let known = mds::replace::stores(&self.open_mdt(rt).await?).await.map_err(|e| self.mdt_failed(&e))?;
@@ -177,7 +180,8 @@ impl ClusterDir {
             }
             let mut identity = self.new_identity(rt, i);
             if on_disk(config) {
-                match store_file::identity(rt, &self.ost(i)).await {
+                refuse_store_inside(&self.ost(i), &cluster::OST_FILES)?;
+                match self.identity_of(rt, i).await {
                     // Made, but not written down when an earlier try ended.
                     Ok((there, _)) if there.cluster == self.cluster && there.ost == OstIndex(i) => identity = there,
                     _ => self.make_ost(rt, identity.clone(), config, 0).await?,
@@ -204,6 +208,7 @@ impl ClusterDir {
             let why = format!("{name} (process {pid}) runs on {}: 'stria stop' it first", self.path().display());
             return Err(Failure::with_errno(why, libc::EBUSY));
         }
+        refuse_store_inside(&at, &[store_redb::STORE_FILE])?;
         if !is_empty(&at) {
             let why = format!("{} is not empty: move what is there away first", at.display());
             return Err(Failure::with_errno(why, libc::ENOTEMPTY));
@@ -228,7 +233,7 @@ impl ClusterDir {
         let failed = |e: KvError| self.mdt_failed(&e);
         for (ost, uuid) in mds::replace::stores(kv).await.map_err(failed)?.osts {
             let Some(now) = self.uuid_of(&format!("ost{}", ost.0)).filter(|now| *now != uuid) else { continue };
-            let lost = match store_file::identity(rt, &self.ost(ost.0)).await {
+            let lost = match self.identity_of(rt, ost.0).await {
                 Ok((there, lost)) if there.uuid == now => lost,
                 _ => mds::replace::last_object(kv, ost).await.map_err(failed)?,
             };
@@ -236,6 +241,13 @@ impl ClusterDir {
             note!("OST{:04x} has another store since the copy was made: objects of before are lost", ost.0);
         }
         Ok(())
+    }
+
+    /// What lies in the place of an OST, unless that is on a mount of Stria.
+    async fn identity_of(&self, rt: &Rt, index: u16) -> Result<(StoreIdentity, u32), Failure> {
+        let at = self.ost(index);
+        refuse_store_inside(&at, &cluster::OST_FILES)?;
+        store_file::identity(rt, &at).await.map_err(|e| Failure::from(e.to_string()))
     }
 
     /// Opens the metadata store; `InUse`: a server has it.
@@ -322,7 +334,7 @@ impl ClusterDir {
     pub async fn check_unlisted(&self, rt: &Rt) -> Outcome {
         for index in self.index_end()..self.osts_present() {
             let dir = self.ost(index);
-            let Ok((found, _)) = store_file::identity(rt, &dir).await else { continue };
+            let Ok((found, _)) = self.identity_of(rt, index).await else { continue };
             if (found.cluster, found.ost) == (self.cluster, OstIndex(index)) {
                 let why = format!(
                     "{} is the store of OST {index} of this cluster, and {} does not name it (a copy of before the OST was added?): put the right one back, or write 'ost{index} = \"{:016x}\"' below its [stores]",
@@ -340,8 +352,9 @@ impl ClusterDir {
     /// judged when it is opened.
     ///
     /// # Errors
-    /// It is not there.
+    /// It is not there, or on a mount of Stria.
     pub fn check_mdt(&self) -> Outcome {
+        refuse_store_inside(&self.mdt(), &[store_redb::STORE_FILE])?;
         if !is_empty(&self.mdt()) {
             return Ok(());
         }
@@ -368,7 +381,7 @@ impl ClusterDir {
             let what = what_is_there(&dir);
             return Err(format!("OST {index}: its store is not in {} ({what}): {remedy}", dir.display()));
         }
-        let found = match store_file::identity(rt, &dir).await {
+        let found = match self.identity_of(rt, index).await {
             Ok((found, _)) => found,
             Err(e) => return Err(format!("OST {index}: {e}")),
         };
@@ -473,7 +486,7 @@ impl ClusterDir {
 
     /// The store that an interrupted replacement has made, if one lies in an OST's place that is not written down yet.
     pub async fn made_replacement(&self, rt: &Rt, index: u16) -> Option<u64> {
-        let (there, _) = store_file::identity(rt, &self.ost(index)).await.ok()?;
+        let (there, _) = self.identity_of(rt, index).await.ok()?;
         let is_other = self.uuid_of(&format!("ost{index}")) != Some(there.uuid);
         (is_other && there.cluster == self.cluster && there.ost == OstIndex(index)).then_some(there.uuid)
     }
@@ -487,9 +500,16 @@ fn is_empty(dir: &Path) -> bool {
     }
 }
 
-/// Whether the store of an OST may be made in a directory: it is empty, or a making that was interrupted began there.
+/// Whether the store of an OST may be made in a directory: it is empty, or a making that was interrupted began there. None is made on a
+/// mount of Stria, where nothing is looked at.
 pub(crate) fn is_free(dir: &Path) -> bool {
-    is_empty(dir) || is_begun(dir)
+    !is_inside(dir) && (is_empty(dir) || is_begun(dir))
+}
+
+/// Refuses a store on a mount of Stria: its directory, or files of it that are links to another device.
+pub(super) fn refuse_store_inside(dir: &Path, files: &[&str]) -> Outcome {
+    refuse_inside(dir)?;
+    files.iter().try_for_each(|file| refuse_inside(&dir.join(file)).map(drop))
 }
 
 /// Whether a directory holds what is left of a store that was made in its place by a command that died: the database, and no head of the
@@ -546,6 +566,7 @@ struct Place {
 
 impl Place {
     fn begin(dir: &Path) -> Result<Place, Failure> {
+        refuse_inside(dir)?;
         if !is_free(dir) {
             let why = format!("{} is not empty: a store is made in an empty directory", dir.display());
             return Err(Failure::with_errno(why, libc::ENOTEMPTY));

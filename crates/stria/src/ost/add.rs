@@ -6,7 +6,7 @@ use rt::Rt;
 
 use super::running::{Running, address, map_of};
 use crate::cli::OstAdd;
-use crate::daemon::{ClusterDir, find_key, is_free, load_in, on_shard};
+use crate::daemon::{ClusterDir, find_key, is_free, load_in, on_shard, refuse_inside};
 use crate::failure::{Failure, Outcome};
 
 /// The verb `ost add`.
@@ -109,6 +109,7 @@ fn choose(a: &OstAdd, dir: &ClusterDir, known: &Running) -> Result<Vec<u16>, Fai
 /// Refuses a place in which something lies, saying what.
 async fn refuse_occupied(rt: &Rt, dir: &ClusterDir, index: u16) -> Outcome {
     let at = dir.ost(index);
+    refuse_inside(&at)?;
     if is_free(&at) {
         return Ok(());
     }
