@@ -161,6 +161,13 @@ fn a_cluster_has_the_osts_and_the_store_settings_that_it_was_made_with() {
         assert!(code == libc::EPERM && said.contains("belongs to user 65534"), "{code} {said}");
     }
     assert_eq!(fs::read_dir(&other).unwrap().count(), 0);
+    // A service's directory stays the service's: its units could not use another owner's.
+    let theirs = up.dir.path().join("theirs");
+    good(&["mkfs", "--dir", text(&theirs), "--osts", "1"]);
+    std::os::unix::fs::chown(&theirs, Some(65534), None).unwrap();
+    let (code, said) = refused(&["credential", "issue", "lab", "--dir", text(&theirs)]);
+    assert!(code == libc::EPERM && said.contains("'sudo -u ") && !said.contains("chown"), "{code} {said}");
+    assert!(said.contains(" stria credential issue ...')"), "{said}");
 }
 
 #[test]

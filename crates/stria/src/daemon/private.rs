@@ -2,7 +2,7 @@
 //!
 //! A daemon writes where its own user, and nobody else, decides what a name means: the directory is opened and looked at
 //! first, files are opened relative to it, and links are not followed.
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -45,14 +45,37 @@ fn own_uid() -> u32 {
 /// Refuses what belongs to somebody else. `mend` is what the remedy is applied to.
 fn refuse_foreign(path: &Path, meta: &Metadata, mend: &Path) -> Outcome {
     let (owner, own) = (meta.uid(), own_uid());
+    // What a user of its own has is a service's: its units would not start with another owner's files.
+    let otherwise = match owner {
+        0 => format!("use a directory of your own, or take it over with 'chown -R {own} {}'", mend.display()),
+        _ => "or use a directory of your own".to_string(),
+    };
+    let (path, user, command) = (path.display(), user_of(owner), command());
     Err(Failure::with_errno(
         format!(
-            "{} belongs to user {owner}, this is user {own}: run it as its owner, use a directory of your own, or take it over with 'chown -R {own} {}'",
-            path.display(),
-            mend.display()
+            "{path} belongs to user {owner}, this is user {own}: run it as its owner ('sudo -u {user} {command} ...'), {otherwise}"
         ),
         libc::EPERM,
     ))
+}
+
+/// A user as sudo(8) takes one: by name, or by number where there is none.
+fn user_of(uid: u32) -> String {
+    let mut bytes: [libc::c_char; 4096] = [0; 4096];
+    let mut found = std::ptr::null_mut();
+    // SAFETY: an all-zero record that the call fills; the buffer is as long as said, and outlives the name that lies in it.
+    let name = unsafe {
+        let mut record: libc::passwd = std::mem::zeroed();
+        let failed = libc::getpwuid_r(uid, &raw mut record, bytes.as_mut_ptr(), bytes.len(), &raw mut found);
+        (failed == 0 && !found.is_null()).then(|| CStr::from_ptr(record.pw_name).to_string_lossy().into_owned())
+    };
+    name.unwrap_or_else(|| format!("'#{uid}'"))
+}
+
+/// The command that runs, without its options.
+fn command() -> String {
+    let verbs = std::env::args().skip(1).take_while(|word| word.bytes().all(|b| b.is_ascii_lowercase()));
+    std::iter::once("stria".to_string()).chain(verbs.take(2)).collect::<Vec<_>>().join(" ")
 }
 
 /// Refuses what belongs to another user than this one or root, and what others have rights to. `mend` is what the remedy
