@@ -77,6 +77,46 @@ fn a_cluster_in_one_process_keeps_files_over_a_restart() {
 }
 
 #[test]
+fn mounts_hide_nothing_of_their_cluster_and_lie_neither_in_it_nor_in_each_other() {
+    if !can_mount() {
+        return;
+    }
+    let up = Up { dir: tempfile::tempdir().unwrap(), mounts: Vec::new() };
+    let (dir, disk, outer) = (up.cluster(), up.dir.path().join("disk"), up.dir.path().join("outer"));
+    good(&["mkfs", "--dir", &dir, "--osts", "2"]);
+    // A store on another disk.
+    fs::create_dir(&disk).unwrap();
+    fs::create_dir_all(outer.join("inner")).unwrap();
+    fs::rename(Path::new(&dir).join("ost1"), disk.join("ost1")).unwrap();
+    std::os::unix::fs::symlink(disk.join("ost1"), Path::new(&dir).join("ost1")).unwrap();
+    let (ost0, run) = (format!("{dir}/ost0"), format!("{dir}/run"));
+    fs::create_dir(format!("{run}/m")).unwrap();
+    let tried = |mounts: &[&str]| {
+        let mut line = vec!["up", "--dir", &dir];
+        mounts.iter().for_each(|at| line.extend(["--mount", at]));
+        let (code, said) = refused(&line);
+        assert_eq!(code, libc::EINVAL, "{mounts:?}: {said}");
+        if let [at] = mounts {
+            // A mount by itself as well, of servers that run: those of another process.
+            let (code, alone) = refused(&["mount", "--dir", &dir, at]);
+            assert_eq!((code, &alone), (libc::EINVAL, &said), "{at}");
+        }
+        said
+    };
+    for at in [up.dir.path().to_str().unwrap(), &dir, &ost0, &run, disk.to_str().unwrap()] {
+        let said = tried(&[at]);
+        assert!(said.contains(&format!("mount point {at} would hide the cluster's own directory")), "{said}");
+    }
+    let said = tried(&[&format!("{run}/m")]);
+    assert!(said.contains(&format!("lies in the cluster's own directory {run}")), "{said}");
+    let (outer, inner) = (outer.to_str().unwrap(), outer.join("inner"));
+    for mounts in [[outer, inner.to_str().unwrap()], [inner.to_str().unwrap(), outer]] {
+        let said = tried(&mounts);
+        assert!(said.contains(&format!("{} lies in mount point {outer}", inner.display())), "{said}");
+    }
+}
+
+#[test]
 fn layouts_are_set_shown_and_found_with_the_words_of_lfs() {
     if !can_mount() {
         return;

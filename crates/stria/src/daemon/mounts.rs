@@ -17,6 +17,7 @@ use super::children::Down;
 use super::dir::ClusterDir;
 use super::records::Records;
 use super::servers::serve;
+use super::up::refuse_shadowing;
 use super::{keys, notify, settings};
 use crate::cli;
 use crate::config::Config;
@@ -391,6 +392,12 @@ pub fn mount(arguments: &cli::Mount) -> Outcome {
     if arguments.background {
         return announce::in_background(dir.as_ref().map(|d| d.run().join("mount.log")).as_deref());
     }
+    let fsname = dir.as_ref().map_or("stria", |d| d.fsname.as_str());
+    let mut spec = settings::mount(&config, &arguments.options, fsname)?;
+    let at = check(&arguments.mount, &spec)?;
+    if let Some(dir) = &dir {
+        refuse_shadowing(dir.path(), Some(dir), std::slice::from_ref(&at))?;
+    }
     let nid = match (&arguments.mds, &dir) {
         (Some(text), _) => Nid::parse(text).map_err(|e| Failure::usage(format!("--mds: {e}")))?,
         (None, Some(dir)) => dir.last_nid("mdt0").ok_or_else(|| {
@@ -402,9 +409,6 @@ pub fn mount(arguments: &cli::Mount) -> Outcome {
         })?,
         (None, None) => return Err(Failure::usage("say where the cluster is: --mds ADDRESS or --dir DIR")),
     };
-    let fsname = dir.as_ref().map_or("stria", |d| d.fsname.as_str());
-    let mut spec = settings::mount(&config, &arguments.options, fsname)?;
-    let at = check(&arguments.mount, &spec)?;
     let key = keys::find(&config, dir.as_ref())?;
     // Programs hear it from their kernel; the servers refuse changes in any case, times of access, too.
     let reads_only = key.limits().is_some_and(|l| l.is_read_only());

@@ -36,7 +36,7 @@ pub fn up(arguments: &cli::Up) -> Outcome {
     let spec = settings::mount(&config, &arguments.options, &config.fsname)?;
     let places = arguments.mount.iter().map(|at| check(at, &spec)).collect::<Result<Vec<_>, _>>()?;
     refuse_repeated(&places)?;
-    refuse_shadowing(&arguments.dir, &places)?;
+    refuse_shadowing(&arguments.dir, known.as_ref(), &places)?;
     if arguments.background {
         let dir = on_shard(frames::FramePool::new(1 << 20), async |rt| {
             ClusterDir::open_or_make(&arguments.dir, &config, rt.random(), arguments.osts)
@@ -61,18 +61,45 @@ fn refuse_repeated(places: &[PathBuf]) -> Outcome {
     })
 }
 
-/// A mount over the cluster's own directory would hide the stores behind the file system that is made of them.
-fn refuse_shadowing(dir: &Path, places: &[PathBuf]) -> Outcome {
-    let full = std::path::absolute(dir).map_err(|e| Failure::io("looking at", dir, &e))?;
-    let full = full.canonicalize().unwrap_or(full);
-    match places.iter().find(|at| full.starts_with(at)) {
-        Some(at) => Err(Failure::usage(format!(
+/// Refuses mount points that would hide what a cluster is made of behind the file system that is made of it, that lie in what only its
+/// servers write, or that lie in each other: whoever serves the outer one would wait for itself. `dir`: the cluster's directory.
+pub(super) fn refuse_shadowing(dir: &Path, known: Option<&ClusterDir>, places: &[PathBuf]) -> Outcome {
+    let full = resolved(dir)?;
+    let mut own = vec![full.join("mdt0"), full.join("run"), keys::place(&full)];
+    own.extend(known.iter().flat_map(|c| c.ost_indices().into_iter().map(|i| full.join(format!("ost{i}")))));
+    // Each may be a link to another disk.
+    let linked = own.iter().map(|at| resolved(at)).collect::<Result<Vec<_>, _>>()?;
+    own.extend(linked);
+    let hidden = |at: &PathBuf| std::iter::once(&full).chain(&own).find(|of| of.starts_with(at));
+    if let Some((at, of)) = places.iter().find_map(|at| Some((at, hidden(at)?))) {
+        return Err(Failure::usage(format!(
             "mount point {} would hide the cluster's own directory {}: mount somewhere else",
             at.display(),
-            full.display()
+            of.display()
+        )));
+    }
+    if let Some((at, of)) = places.iter().find_map(|at| Some((at, own.iter().find(|of| at.starts_with(of))?))) {
+        return Err(Failure::usage(format!(
+            "mount point {} lies in the cluster's own directory {}: mount somewhere else",
+            at.display(),
+            of.display()
+        )));
+    }
+    let outer = |at: &PathBuf| places.iter().find(|of| *of != at && at.starts_with(of));
+    match places.iter().find_map(|at| Some((at, outer(at)?))) {
+        Some((at, of)) => Err(Failure::usage(format!(
+            "mount point {} lies in mount point {}: mounts of one process must not lie in each other, mount it by itself ('stria mount')",
+            at.display(),
+            of.display()
         ))),
         None => Ok(()),
     }
+}
+
+/// A path without links; one on a mount of Stria as it is written, for nothing there may be looked at.
+fn resolved(path: &Path) -> Result<PathBuf, Failure> {
+    let full = std::path::absolute(path).map_err(|e| Failure::io("looking at", path, &e))?;
+    Ok(settings::refuse_inside(&full).unwrap_or(full))
 }
 
 struct Run<'a> {
