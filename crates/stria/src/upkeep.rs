@@ -248,7 +248,7 @@ fn export(dir: &ClusterDir, file: &Path) -> Outcome {
 
 /// Makes the metadata store of a copy.
 fn refill(arguments: &cli::MdtRefill, kind: Kind) -> Result<(ClusterDir, Header), Failure> {
-    let (dir, file) = (ClusterDir::open(&arguments.dir)?, refuse_inside(&arguments.file)?);
+    let ((dir, _lock), file) = (ClusterDir::open_locked(&arguments.dir)?, refuse_inside(&arguments.file)?);
     let config = crate::daemon::load_in(Some(&dir), &arguments.settings)?;
     let filled = async |rt: rt::Rt| dir.refill_mdt(&rt, &file, kind, &config).await;
     let header = on_shard(frames::FramePool::new(16 << 20), filled)?;

@@ -6,7 +6,7 @@ mod support;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use support::up::Up;
@@ -510,4 +510,50 @@ fn a_server_of_a_machine_serves_the_store_that_replaced_a_lost_one() {
     assert!(all.is_running());
     c.mounts.iter_mut().for_each(|(_, mount)| mount.kill());
     drop(all);
+}
+
+#[test]
+fn commands_that_make_one_cluster_at_the_same_time_leave_one_and_the_others_say_so() {
+    if !can_mount() {
+        return;
+    }
+    for round in 0..8 {
+        let mut up = Up::new();
+        let (dir, mount) = (up.cluster(), up.at(""));
+        let mkfs = ["mkfs", "--dir", &dir, "--osts", "2"];
+        let lines = [mkfs.to_vec(), Up::line(&dir, text(&mount), &["--osts", "2"]), mkfs.to_vec()];
+        let begin = |line: &Vec<&str>| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_stria"));
+            command.args(line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        let begun = lines.each_ref().map(begin);
+        let ended = begun.map(|child| child.wait_with_output().unwrap());
+        let is_up = ended[1].status.success();
+        if is_up {
+            up.adopt();
+        }
+        for (out, line) in ended.iter().zip(&lines) {
+            let said = String::from_utf8_lossy(&out.stderr);
+            let told =
+                out.status.code() == Some(libc::EBUSY) && said.contains("another command") && said.contains(&dir);
+            assert!(out.status.success() || told, "round {round}: {line:?}: {said}");
+        }
+        assert!(ended.iter().any(|out| out.status.success()), "round {round}: one of them makes it");
+        if is_up {
+            up.stop();
+        }
+        let (code, said) = up.fsck();
+        assert_eq!(code, 0, "round {round}: {said}");
+    }
+}
+
+#[test]
+fn a_command_for_a_cluster_that_is_not_there_makes_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().join("mistyped");
+    for line in [&["ost", "add"][..], &["ost", "replace", "0"], &["ost", "remove", "0"], &["mkfs", "--replace", "0"]] {
+        let (code, said) = refused(&[line, &["--dir", text(&dir)]].concat());
+        assert!(code == libc::ENOENT && said.contains("is not a cluster's directory"), "{line:?}: {code} {said}");
+        assert!(!dir.exists(), "{line:?}");
+    }
 }

@@ -113,21 +113,7 @@ impl ClusterDir {
                 )))
             };
         }
-        rt::make_private_dir(path).map_err(|e| Failure::io("making", path, &e))?;
-        private::check_dir(path, Closed::ToChanges, path)?;
-        let entries = fs::read_dir(path).map_err(|e| Failure::io("reading", path, &e))?;
-        // What was left when the first writing of it ended in the middle is written anew.
-        let begun = |name: &std::ffi::OsStr| name == "cluster.new";
-        if let Some(other) = entries.flatten().find(|e| !begun(&e.file_name())) {
-            return Err(Failure::with_errno(
-                format!(
-                    "{} is not a cluster's directory and not empty ('{}' is there): use an empty or a new directory",
-                    path.display(),
-                    other.file_name().to_string_lossy()
-                ),
-                libc::ENOTEMPTY,
-            ));
-        }
+        make_dir(path)?;
         let key_file = match config.key_file.as_str() {
             "" => String::new(),
             file => fs::canonicalize(file)
@@ -144,6 +130,41 @@ impl ClusterDir {
         made.put(STORES, toml::Table::new());
         made.keep_settings(config)?;
         Ok(made)
+    }
+
+    /// [`ClusterDir::open_or_make`], with [`lock_changes`] for as long as what is returned lives. `known`: it was a cluster's when its
+    /// settings were read.
+    ///
+    /// # Errors
+    /// As both; another command made it since.
+    pub fn open_or_make_locked(
+        path: &Path,
+        config: &Config,
+        new_id: u64,
+        osts: Option<u16>,
+        known: bool,
+    ) -> Result<(ClusterDir, fs::File), Failure> {
+        private::check_owner(path)?;
+        if !path.join("cluster.toml").exists() {
+            make_dir(path)?;
+        }
+        let lock = lock_changes(path)?;
+        if !known && path.join("cluster.toml").exists() {
+            let why = format!("another command made {} meanwhile: give this one again", path.display());
+            return Err(Failure::with_errno(why, libc::EBUSY));
+        }
+        Ok((ClusterDir::open_or_make(path, config, new_id, osts)?, lock))
+    }
+
+    /// [`ClusterDir::open`] with [`lock_changes`]: what it says stays so for as long as what is returned lives. Nothing is made where no
+    /// cluster is.
+    ///
+    /// # Errors
+    /// As both.
+    pub fn open_locked(path: &Path) -> Result<(ClusterDir, fs::File), Failure> {
+        drop(ClusterDir::open(path)?);
+        let lock = lock_changes(path)?;
+        Ok((ClusterDir::open(path)?, lock))
     }
 
     /// Makes the directories of keys and processes, and the keys, from `secret`; what is there stays.
@@ -321,26 +342,6 @@ impl ClusterDir {
             all => all.iter().map(u16::to_string).collect::<Vec<_>>().join(", "),
         }
     }
-    /// Keeps everybody else from adding and removing OSTs here, as long as what is returned lives.
-    ///
-    /// # Errors
-    /// Somebody does so now.
-    pub fn lock_changes(&self) -> Result<fs::File, Failure> {
-        self.run_dir()?;
-        let at = self.run().join("changes.lock");
-        let failed = |e: io::Error| Failure::io("locking", &at, &e);
-        let file =
-            fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&at).map_err(failed)?;
-        match file.try_lock() {
-            Ok(()) => Ok(file),
-            Err(fs::TryLockError::WouldBlock) => {
-                let why = format!("another command adds or removes OSTs of {} now: wait for it", self.path.display());
-                Err(Failure::with_errno(why, libc::EBUSY))
-            }
-            Err(fs::TryLockError::Error(e)) => Err(failed(e)),
-        }
-    }
-
     /// One more than the highest OST directory.
     #[must_use]
     pub(super) fn osts_present(&self) -> u16 {
@@ -447,6 +448,54 @@ impl ClusterDir {
     }
 }
 
+/// The file that [`lock_changes`] locks.
+const LOCK: &str = "changes.lock";
+
+/// Keeps everybody else from making the cluster of a directory, and from adding and removing OSTs of it, for as long as what is returned
+/// lives. That must not be longer than until a server is started.
+///
+/// # Errors
+/// Somebody does so now; it is open to others.
+fn lock_changes(path: &Path) -> Result<fs::File, Failure> {
+    private::check_dir(path, Closed::ToChanges, path)?;
+    let at = path.join(LOCK);
+    let failed = |e: io::Error| Failure::io("locking", &at, &e);
+    let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
+    let file = options.open(&at).map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => {
+            let why =
+                format!("another command makes {} or adds or removes OSTs of it now: wait for it", path.display());
+            Err(Failure::with_errno(why, libc::EBUSY))
+        }
+        Err(fs::TryLockError::Error(e)) => Err(failed(e)),
+    }
+}
+
+/// Makes the directory of a new cluster, or takes one in which there is nothing but what the making of one begins with.
+fn make_dir(path: &Path) -> Outcome {
+    rt::make_private_dir(path).map_err(|e| Failure::io("making", path, &e))?;
+    private::check_dir(path, Closed::ToChanges, path)?;
+    let entries = fs::read_dir(path).map_err(|e| Failure::io("reading", path, &e))?;
+    // What was left when the first writing of it ended in the middle is written anew.
+    let begun = |name: &std::ffi::OsStr| name == "cluster.new" || name == LOCK;
+    match entries.flatten().find(|e| !begun(&e.file_name())) {
+        // Another command may be about to make it.
+        Some(other) if !path.join("cluster.toml").exists() => Err(Failure::with_errno(
+            format!(
+                "{} is not a cluster's directory and not empty ('{}' is there): use an empty or a new directory",
+                path.display(),
+                other.file_name().to_string_lossy()
+            ),
+            libc::ENOTEMPTY,
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Whether a process holds the lock of its pid file.
 fn is_held(file: &Path) -> bool {
     fs::File::open(file).is_ok_and(|f| matches!(f.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
@@ -499,6 +548,29 @@ mod tests {
         config.fsname = "other".into();
         let e = ClusterDir::open_or_make(&path, &config, 1, None).unwrap_err().to_string();
         assert!(e.contains("holds file system 'stria', not 'other'"), "{e}");
+    }
+
+    #[test]
+    fn one_command_at_a_time_makes_or_changes_a_cluster_and_one_that_is_not_there_is_not_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c");
+        let make = |known| ClusterDir::open_or_make_locked(&path, &Config::default(), 1, None, known);
+        let said =
+            |done: Result<(ClusterDir, fs::File), Failure>| done.map(drop).map_err(|e| (e.code(), e.to_string()));
+        let busy = |done, why: &str| {
+            let (code, said) = said(done).unwrap_err();
+            assert!(i32::from(code) == libc::EBUSY && said.contains(why), "{code} {said}");
+        };
+        assert!(said(ClusterDir::open_locked(&path)).is_err() && !path.exists());
+        let (made, lock) = make(false).unwrap();
+        busy(make(false), "wait for it");
+        busy(make(true), "wait for it");
+        busy(ClusterDir::open_locked(&path), "wait for it");
+        drop(lock);
+        assert_eq!(ClusterDir::open_locked(&path).unwrap().0, made);
+        // Its settings were read when it was no cluster's.
+        busy(make(false), "meanwhile");
+        assert_eq!(make(true).unwrap().0, made);
     }
 
     #[test]

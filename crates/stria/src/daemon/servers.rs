@@ -90,7 +90,8 @@ pub fn mkfs(arguments: &cli::Mkfs) -> Outcome {
     on_shard(frames::FramePool::new(64 << 20), async |rt| {
         let (path, asked) = (&arguments.dir, arguments.osts);
         if let Some(index) = arguments.replace {
-            let mut dir = prepare(&rt, ClusterDir::open(path)?.path(), None, &config).await?;
+            let (mut dir, _lock) = ClusterDir::open_locked(path)?;
+            dir.complete(&rt, None, &config).await?;
             let lost = dir.replace_ost(&rt, index, &config).await?;
             let at = dir.ost(index);
             say!(
@@ -99,7 +100,7 @@ pub fn mkfs(arguments: &cli::Mkfs) -> Outcome {
             );
             return Ok(());
         }
-        let mut dir = ClusterDir::open_or_make(path, &config, rt.random(), asked)?;
+        let (mut dir, _lock) = ClusterDir::open_or_make_locked(path, &config, rt.random(), asked, known.is_some())?;
         let more = asked.filter(|n| dir.making().is_none() && *n > dir.osts());
         dir.complete(&rt, asked.filter(|_| more.is_none()), &config).await?;
         if let Some(count) = more {
@@ -111,9 +112,15 @@ pub fn mkfs(arguments: &cli::Mkfs) -> Outcome {
     })
 }
 
-/// Opens or makes a cluster's directory. Stores are made with the directory only.
-pub(super) async fn prepare(rt: &Rt, path: &Path, osts: Option<u16>, config: &Config) -> Result<ClusterDir, Failure> {
-    let mut dir = ClusterDir::open_or_make(path, config, rt.random(), osts)?;
+/// Opens or makes a cluster's directory, alone. Stores are made with the directory only. `known` as in [`ClusterDir::open_or_make_locked`].
+pub(super) async fn prepare(
+    rt: &Rt,
+    path: &Path,
+    osts: Option<u16>,
+    config: &Config,
+    known: bool,
+) -> Result<ClusterDir, Failure> {
+    let (mut dir, _lock) = ClusterDir::open_or_make_locked(path, config, rt.random(), osts, known)?;
     dir.complete(rt, osts, config).await?;
     Ok(dir)
 }

@@ -39,7 +39,9 @@ pub fn up(arguments: &cli::Up) -> Outcome {
     refuse_shadowing(&arguments.dir, known.as_ref(), &places)?;
     if arguments.background {
         let dir = on_shard(frames::FramePool::new(1 << 20), async |rt| {
-            ClusterDir::open_or_make(&arguments.dir, &config, rt.random(), arguments.osts)
+            let (path, osts) = (&arguments.dir, arguments.osts);
+            // The lock is another process's to have from here on.
+            ClusterDir::open_or_make_locked(path, &config, rt.random(), osts, known.is_some()).map(|(dir, _)| dir)
         })?;
         return announce::in_background(Some(&dir.run().join("up.log")));
     }
@@ -47,7 +49,7 @@ pub fn up(arguments: &cli::Up) -> Outcome {
     let events = Rc::new(Events::default());
     events.watch_signals();
     let metrics = Endpoint::start(&config, events.sender())?;
-    let run = Run { arguments, config, spec, places, events, metrics };
+    let run = Run { arguments, known: known.is_some(), config, spec, places, events, metrics };
     if arguments.processes { run.in_processes() } else { run.in_one_process() }
 }
 
@@ -104,6 +106,8 @@ fn resolved(path: &Path) -> Result<PathBuf, Failure> {
 
 struct Run<'a> {
     arguments: &'a cli::Up,
+    /// The directory was a cluster's when its settings were read.
+    known: bool,
     config: Config,
     spec: MountSpec,
     places: Vec<PathBuf>,
@@ -116,7 +120,7 @@ impl Run<'_> {
         let known = ClusterDir::open_if_there(&self.arguments.dir)?.map(|d| d.osts());
         let osts = u64::from(self.arguments.osts.or(known).unwrap_or(NEW_OSTS));
         serve(&self.config, (self.places.len() as u64, osts), async |rt| {
-            let dir = prepare(&rt, &self.arguments.dir, self.arguments.osts, &self.config).await?;
+            let dir = prepare(&rt, &self.arguments.dir, self.arguments.osts, &self.config, self.known).await?;
             let dir = Arc::new(dir);
             let osts = self.examine(&rt, &dir).await?;
             let key = keys::find(&self.config, Some(&dir))?;
@@ -250,7 +254,7 @@ impl Run<'_> {
             )));
         }
         let (dir, osts) = on_shard(frames::FramePool::new(64 << 20), async |rt| {
-            let dir = prepare(&rt, &self.arguments.dir, self.arguments.osts, &self.config).await?;
+            let dir = prepare(&rt, &self.arguments.dir, self.arguments.osts, &self.config, self.known).await?;
             let osts = self.examine(&rt, &dir).await?;
             Ok((dir, osts))
         })?;

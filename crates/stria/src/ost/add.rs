@@ -17,10 +17,7 @@ pub fn add(a: &OstAdd) -> Outcome {
     if let Some(key) = &a.key {
         found(a, key)?;
     }
-    let mut dir = ClusterDir::open(&a.dir)?;
-    let _lock = dir.lock_changes()?;
-    // What was written there before the lock was had.
-    dir = ClusterDir::open(&a.dir)?;
+    let (mut dir, _lock) = ClusterDir::open_locked(&a.dir)?;
     let config = load_in(Some(&dir), &a.settings)?;
     if matches!(config.store_kind.as_str(), "memory" | "null") && dir.processes().iter().all(|p| !p.2) {
         return Err(Failure::usage(format!(
@@ -72,7 +69,7 @@ fn found(a: &OstAdd, key: &Path) -> Outcome {
     let map = on_shard(frames::FramePool::new(16 << 20), async |rt| map_of(&rt, &mds, &cluster_key).await)?;
     let fsname = String::from_utf8_lossy(&map.fsname).into_owned();
     (config.key_file, config.fsname) = (String::new(), fsname);
-    let mut dir = ClusterDir::open_or_make(&a.dir, &config, map.cluster, Some(0))?;
+    let (mut dir, _lock) = ClusterDir::open_or_make_locked(&a.dir, &config, map.cluster, Some(0), false)?;
     dir.take_key(key)?;
     dir.register(map.osts.iter().map(|e| (format!("ost{}", e.ost.0), e.uuid)).collect())?;
     dir.made()

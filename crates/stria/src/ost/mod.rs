@@ -181,8 +181,7 @@ fn remove(a: &OstRemove) -> Outcome {
 /// Takes an OST out of the cluster, and ends its server where that can be reached. A try that was interrupted is gone on with.
 fn take_out(cluster: &Cluster, dir: Option<&Path>, ost: u16) -> Outcome {
     let dir = dir.map(Path::to_path_buf).or_else(|| cluster.dir());
-    let mut dir = dir.as_deref().map(ClusterDir::open).transpose()?;
-    let lock = dir.as_ref().map(ClusterDir::lock_changes).transpose()?;
+    let (mut dir, lock) = dir.as_deref().map(ClusterDir::open_locked).transpose()?.unzip();
     if !cluster.list("removed").contains(&ost) {
         if let Some(dir) = &mut dir {
             dir.note_leaving(Some(ost))?;

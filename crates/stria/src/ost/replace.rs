@@ -21,10 +21,7 @@ use crate::failure::{Failure, Outcome};
 /// The store of the OST is there, or in use; a new one cannot be made, or is not served.
 pub fn replace(a: &OstReplace) -> Outcome {
     let index = crate::lfs::one_ost(&a.ost).map_err(Failure::usage)?;
-    let mut dir = ClusterDir::open(&a.dir)?;
-    let _lock = dir.lock_changes()?;
-    // What was written there before the lock was had.
-    dir = ClusterDir::open(&a.dir)?;
+    let (mut dir, _lock) = ClusterDir::open_locked(&a.dir)?;
     let config = load_in(Some(&dir), &a.settings)?;
     let known = Running::look(a.mds.as_deref(), &dir, &config)?;
     let (uuid, is_new) = made(&mut dir, &known, index, &config)?;

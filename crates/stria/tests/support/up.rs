@@ -42,6 +42,10 @@ impl Up {
         let (cluster, mount) = (self.cluster(), self.at(""));
         refused(&Up::line(&cluster, text(&mount), more))
     }
+    /// Its cluster was brought up otherwise, and ends with this.
+    pub fn adopt(&mut self) {
+        self.mounted = true;
+    }
     /// Unmounts it, which ends it.
     pub fn stop(&mut self) {
         good(&["umount", text(&self.at(""))]);
