@@ -588,9 +588,8 @@ impl Service for Mds {
     }
     fn session_begun(&self, client: ClientId) {
         // The map that it has is of an earlier session, or was asked for before this one began.
-        if let Some(me) = self.me.borrow().upgrade()
-            && !types::planted!("map-untold-to-the-new")
-        {
+        let stays = self.export(client).is_some_and(|e| e.is_recoverable());
+        if let Some(me) = self.me.borrow().upgrade().filter(|_| stays && !types::planted!("map-untold-to-the-new")) {
             me.tell_settings(client);
         }
     }
