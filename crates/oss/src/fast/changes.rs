@@ -69,6 +69,11 @@ impl Changes {
             units: units.map(|u| self.state(of_unit(object, u))).collect(),
         }
     }
+    /// Whether some unit of a range is changing now.
+    pub fn is_changing(&self, object: ObjectId, range: BlockRange) -> bool {
+        let stamp = self.stamp(object, range);
+        stamp.object.is_none() || stamp.units.iter().any(Option::is_none)
+    }
     /// Whether a unit is as it was when `stamp` was taken of it.
     pub fn is_current(&self, object: ObjectId, unit: u64, stamp: &Stamp) -> bool {
         let same = |then: Option<u64>, counter| then.is_some() && then == self.state(counter);

@@ -391,6 +391,30 @@ fn advised_bytes_are_copied_at_once_stay_and_are_copied_anew_when_written() {
 }
 
 #[test]
+fn a_fetch_waits_for_changes_that_are_under_way_but_not_for_ever() {
+    let world = TestWorld::new(1, 64 << 20);
+    let rt = world.rt();
+    world.run(async move {
+        let r = rig(&rt, "always", 1 << 30).await;
+        let (at, unit, begun) = (object(1), BlockRange::new(0, 16), rt.now());
+        let waited = || rt.now().since(begun).as_nanos() / 1_000_000_000;
+        let (change, tier, clock) = (r.tier.begin(&[(at, unit)]), r.tier.clone(), rt.clone());
+        rt.spawn(async move {
+            clock.sleep(Duration::from_secs(2)).await;
+            tier.end(&change);
+        });
+        r.tier.unchanged(at, unit).await;
+        assert_eq!(waited(), 2);
+        r.tier.unchanged(at, unit).await;
+        assert_eq!(waited(), 2, "nothing changes");
+        let stays = r.tier.begin(&[(at, BlockRange::new(0, u64::MAX))]);
+        r.tier.unchanged(at, unit).await;
+        assert_eq!(waited(), 12);
+        r.tier.end(&stays);
+    });
+}
+
+#[test]
 fn a_copy_of_what_is_withdrawn_before_it_is_written_is_no_advised_one() {
     let world = TestWorld::new(1, 64 << 20);
     let rt = world.rt();

@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 use advice::admission::{self, AdmissionPolicy};
 use advice::{Hint, Pressure};
 use frames::FRAME_BYTES;
-use rt::sync::join_all;
+use rt::sync::{Event, join_all};
 use rt::{DirLock, DiskFile, Rt};
 use types::{Duration, MIB, ObjectId};
 
@@ -24,6 +24,8 @@ use wire::Crc;
 
 /// How long the device may take for one read or write before it counts as failed.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a fetch waits for a change of what it is to copy to come to its end.
+const CHANGES_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of copies that are being written at most; what comes then is not copied.
 const WRITING_BYTES_MAX: u64 = 16 * MIB;
 /// Blocks that did not match their checksums, after which the device is given up.
@@ -110,6 +112,8 @@ pub struct FastTier {
     owner: RefCell<Option<Weak<dyn FastOwner>>>,
     off: RefCell<Option<String>>,
     writing_bytes: Cell<u64>,
+    /// A change has ended.
+    changed: Event,
     counters: Cell<Counters>,
 }
 
@@ -158,6 +162,7 @@ impl FastTier {
             owner: RefCell::new(None),
             off: RefCell::new(off),
             writing_bytes: Cell::new(0),
+            changed: Event::new(),
             counters: Cell::default(),
         })
     }
@@ -384,6 +389,27 @@ impl FastTier {
         done.overtaken == 0 || !self.is_on()
     }
 
+    /// Waits until nothing of a range, or of what shares its counters, is changing, but not for ever: what is read amid a change is
+    /// not copied.
+    pub async fn unchanged(&self, object: ObjectId, range: BlockRange) {
+        if !self.is_changing(object, range) {
+            return;
+        }
+        let ended = async {
+            loop {
+                let change = self.changed.wait();
+                if !self.is_changing(object, range) {
+                    return;
+                }
+                change.await;
+            }
+        };
+        let _ = self.rt.timeout(CHANGES_WITHIN, ended).await;
+    }
+    fn is_changing(&self, object: ObjectId, range: BlockRange) -> bool {
+        self.index.borrow().changes.is_changing(object, range)
+    }
+
     /// Ranges begin to change: their copies are gone before anything else happens.
     pub(super) fn begin(&self, ranges: &[(ObjectId, BlockRange)]) -> Change {
         let index = &mut *self.index.borrow_mut();
@@ -395,7 +421,9 @@ impl FastTier {
     }
     /// A change has ended. Whether what it wrote is what is there.
     pub(super) fn end(&self, change: &Change) -> bool {
-        self.index.borrow_mut().changes.end(change)
+        let whole = self.index.borrow_mut().changes.end(change);
+        self.changed.notify();
+        whole
     }
     /// Blocks that were written, and of which there were copies or are to be, are copied anew, in the background.
     pub(super) fn rewrite(self: &Rc<Self>, object: ObjectId, run: BlockRun) {

@@ -410,6 +410,7 @@ impl Ost {
         else {
             return Ok(None);
         };
+        fast.tier().unchanged(object, range).await;
         let permit = self.dispatch.background_turn(object, range).await?;
         let fetched = fast.fetch(object, range).await;
         drop(permit);
