@@ -110,5 +110,7 @@ fn all_are_answered(bug: Option<&'static str>, patience: Duration) -> (bool, u64
 #[test]
 fn requests_in_service_find_frames_however_many_wait_behind_them() {
     assert_eq!(all_are_answered(None, Duration::from_secs(300)), (true, 0));
-    assert!(!all_are_answered(Some("frames-for-all"), Duration::from_secs(15)).0, "the planted bug is found");
+    // Which of those that want frames are faster is up to the machine: mostly it stands still the first time.
+    let stands_still = |_| !all_are_answered(Some("frames-for-all"), Duration::from_secs(15)).0;
+    assert!((0..5).any(stands_still), "the planted bug is found");
 }
