@@ -21,15 +21,15 @@ const fn page(path: &'static str, run: &'static [&'static str]) -> Page {
 const PAGES: &[Page] = &[
     Page {
         path: "docs/spec/wire.md",
-        run: &["-p", "stria-wire", "--example", "reference"],
+        run: &["-p", "stria-wire", "--example", "wire_reference"],
         mark: "<!-- What follows is written by",
     },
-    page("docs/reference/nrs.md", &["-p", "stria-nrs", "--example", "reference"]),
-    page("docs/reference/cache.md", &["-p", "stria-cache", "--example", "reference"]),
-    page("docs/reference/datapath.md", &["-p", "stria-datapath", "--example", "reference"]),
-    page("docs/reference/readahead.md", &["-p", "stria-readahead", "--example", "reference"]),
-    page("docs/reference/layout.md", &["-p", "stria-layout", "--example", "reference"]),
-    page("docs/reference/advice.md", &["-p", "stria-advice", "--example", "reference"]),
+    page("docs/reference/nrs.md", &["-p", "stria-nrs", "--example", "nrs_reference"]),
+    page("docs/reference/cache.md", &["-p", "stria-cache", "--example", "cache_reference"]),
+    page("docs/reference/datapath.md", &["-p", "stria-datapath", "--example", "datapath_reference"]),
+    page("docs/reference/readahead.md", &["-p", "stria-readahead", "--example", "readahead_reference"]),
+    page("docs/reference/layout.md", &["-p", "stria-layout", "--example", "layout_reference"]),
+    page("docs/reference/advice.md", &["-p", "stria-advice", "--example", "advice_reference"]),
     page("docs/reference/config.md", &["-p", "stria", "--", "config", "explain", "--markdown"]),
     page("docs/reference/metrics.md", &["-p", "stria", "--", "metrics", "--markdown"]),
 ];

@@ -1,4 +1,0 @@
-//! Prints this room's reference page: `cargo run -q -p stria-advice --example reference > docs/reference/advice.md`.
-fn main() {
-    print!("{}", advice::reference_markdown());
-}

@@ -1,4 +1,0 @@
-//! Prints the room's reference page: `cargo run -q -p stria-cache --example reference > docs/reference/cache.md`.
-fn main() {
-    print!("{}", cache::reference_markdown());
-}

@@ -1,4 +1,0 @@
-//! Prints this room's reference page: `cargo run -q -p stria-readahead --example reference > docs/reference/readahead.md`.
-fn main() {
-    print!("{}", readahead::reference_markdown());
-}
