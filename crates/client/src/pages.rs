@@ -9,6 +9,10 @@ use frames::{FramePool, FrameRun};
 use types::PAGE_BYTES;
 use types::record::Recordable as _;
 
+/// Pages of the smallest cache.
+const PAGES_MIN: u64 = 1024;
+/// Pages that have places above the limit, besides a quarter of it.
+const PAGES_ABOVE: u64 = 4096;
 /// Pages reclaimed at a time.
 const RECLAIM_BATCH: u32 = 64;
 /// When no page may leave, every page has been asked. All are asked again when so many asks for each page that was written out since, or
@@ -49,10 +53,22 @@ pub struct PageCache {
     pub(crate) limit_hits: Cell<u64>,
 }
 
+/// Pages that a cache of `bytes` keeps, and those that it has places for: unwritten pages stay above the limit until they are written.
+const fn pages_of(bytes: u64) -> (u64, u64) {
+    let wanted = bytes / PAGE_BYTES as u64;
+    let limit = if wanted < PAGES_MIN { PAGES_MIN } else { wanted };
+    (limit, limit + limit / 4 + PAGES_ABOVE)
+}
+
 impl PageCache {
+    /// Bytes of page frames that a cache of `bytes` holds at most, with unwritten pages that wait for their servers. A process needs
+    /// frames beyond these: what comes over a connection waits for some, and the answers that let pages go come behind it.
+    #[must_use]
+    pub const fn frames_max(bytes: u64) -> u64 {
+        pages_of(bytes).1 * PAGE_BYTES as u64
+    }
     pub(crate) fn new(pool: FramePool, bytes: u64, policy: &str, keys: &CacheConfig) -> Result<Rc<PageCache>, String> {
-        let limit = (bytes as usize / PAGE_BYTES).max(1024);
-        let capacity = limit + limit / 4 + 4096;
+        let (limit, capacity) = pages_of(bytes);
         let pages = u32::try_from(capacity).ok().filter(|pages| *pages <= cache::table::CAPACITY_MAX);
         let pages = pages.ok_or_else(|| format!("a page cache of {capacity} pages is too large"))?;
         let policy = Reclaimer::new(policy, keys.resized(pages))?;
@@ -62,9 +78,9 @@ impl PageCache {
             pool,
             zeros,
             policy: RefCell::new(policy),
-            owners: RefCell::new((0..capacity).map(|_| None).collect()),
-            free: RefCell::new((0..capacity as u32).rev().collect()),
-            limit: Cell::new(limit),
+            owners: RefCell::new((0..pages).map(|_| None).collect()),
+            free: RefCell::new((0..pages).rev().collect()),
+            limit: Cell::new(limit as usize),
             used: Cell::new(0),
             stats: RefCell::default(),
             allowed_asks: Cell::new(None),
@@ -116,7 +132,7 @@ impl PageCache {
     /// Changes the size limit, at most the one it was built with.
     pub(crate) fn set_limit(&self, bytes: u64) {
         let most = self.owners.borrow().len() * 4 / 5;
-        self.limit.set((bytes as usize / PAGE_BYTES).clamp(1024, most));
+        self.limit.set((bytes as usize / PAGE_BYTES).clamp(PAGES_MIN as usize, most));
         self.allowed_asks.set(None);
         self.shrink(0);
     }

@@ -92,10 +92,15 @@ pub(super) fn is_inside(path: &Path) -> bool {
 /// Page frames for a process with so many clients and OSTs.
 #[must_use]
 pub fn frames(config: &Config, clients: u64, osts: u64) -> frames::FramePool {
+    frames::FramePool::new(frames_bytes(config, clients, osts))
+}
+
+fn frames_bytes(config: &Config, clients: u64, osts: u64) -> u64 {
     let stores = if config.store_kind == "memory" { capacity(config).saturating_mul(osts) } else { 0 };
     let server = if osts > 0 { config.oss.cache_bytes } else { 0 };
-    let caches = config.client.cache_bytes.saturating_mul(clients).saturating_add(server);
-    frames::FramePool::new(caches.saturating_add(stores).saturating_add(FRAMES_BEYOND_CACHES))
+    let cached = client::PageCache::frames_max(config.client.cache_bytes);
+    let caches = cached.saturating_mul(clients).saturating_add(server);
+    caches.saturating_add(stores).saturating_add(FRAMES_BEYOND_CACHES)
 }
 
 fn capacity(config: &Config) -> u64 {
@@ -406,6 +411,19 @@ mod tests {
         }
         for (configured, cpus, wanted) in [(-1, 2, 0), (-1, 4, 2), (-1, 64, 8), (0, 64, 0), (3, 2, 3)] {
             assert_eq!(movers_on(configured, cpus), wanted, "{configured} on {cpus} CPUs");
+        }
+    }
+
+    #[test]
+    fn whatever_a_clients_cache_holds_there_are_frames_for_what_is_on_its_way() {
+        let mut config = Config::default();
+        for gib in [1, 8, 64] {
+            config.client.cache_bytes = gib * GIB;
+            // Unwritten pages stay above the cache's limit until they are written.
+            let held = client::PageCache::frames_max(config.client.cache_bytes);
+            assert!(held > config.client.cache_bytes);
+            assert_eq!(frames_bytes(&config, 2, 0) - 2 * held, FRAMES_BEYOND_CACHES, "{gib} GiB");
+            assert_eq!(frames_bytes(&config, 0, 4), config.oss.cache_bytes + FRAMES_BEYOND_CACHES);
         }
     }
 
