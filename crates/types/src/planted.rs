@@ -82,6 +82,10 @@ pub const BUGS: &[Bug] = &[
     ),
     bug("ended-and-told", "An open that ended before a restart, and whose end was not answered, is open for good."),
     bug("settled-by-old-attributes", "A time is set by attributes of before somebody else wrote, and does not last."),
+    bug(
+        "own-time-kept",
+        "A client that wrote goes on telling its own time, although another one has set the file's since, when it has locks on it again.",
+    ),
     bug("appended-amid-a-cut", "An append goes behind the end that a cut of the same client is about to take away."),
     bug(
         "parted-and-lost",

@@ -327,8 +327,9 @@ fn an_append_beside_a_cut_of_the_same_client_goes_to_the_end_of_before_or_of_aft
     }
 }
 
-/// A client that was told attributes sets a time of the file while another one has it open and has written to it. What both find.
-fn time_set_beside_a_writer(listed: bool, bug: Option<&'static str>) -> [WallTime; 2] {
+/// A client that was told attributes sets a time of the file while another one has it open and has written to it, and `reads` it then.
+/// What both find.
+fn time_set_beside_a_writer(listed: bool, reads: bool, bug: Option<&'static str>) -> [WallTime; 2] {
     use wire::mdt::{SetBits, SetattrRequest};
     types::planted::plant(bug);
     let world = World::new(1, 2, OstConfig::default());
@@ -350,6 +351,9 @@ fn time_set_beside_a_writer(listed: bool, bug: Option<&'static str>) -> [WallTim
         world.sim.sleep(Duration::from_secs(1)).await;
         let request = SetattrRequest { valid: SetBits::MTIME, mtime: WallTime(1_000), ..SetattrRequest::default() };
         two.setattr(&root(), reader.inode(), request, None).await.unwrap();
+        if reads {
+            one.data().read(&writer, 0, 200).await.unwrap();
+        }
         let mut found = Vec::new();
         for c in [&one, &two] {
             found.push(c.getattr(&root(), fid, None).await.unwrap().attr.mtime);
@@ -362,8 +366,13 @@ fn time_set_beside_a_writer(listed: bool, bug: Option<&'static str>) -> [WallTim
 
 #[test]
 fn a_time_that_is_set_while_another_client_writes_lasts() {
-    assert_ne!(time_set_beside_a_writer(false, Some("settled-by-old-attributes"))[1], WallTime(1_000));
-    for listed in [false, true] {
-        assert_eq!(time_set_beside_a_writer(listed, None), [WallTime(1_000); 2]);
+    assert_ne!(time_set_beside_a_writer(false, false, Some("settled-by-old-attributes"))[1], WallTime(1_000));
+    assert_ne!(time_set_beside_a_writer(false, true, Some("own-time-kept"))[0], WallTime(1_000));
+    for (listed, reads) in [(false, false), (false, true), (true, false), (true, true)] {
+        assert_eq!(
+            time_set_beside_a_writer(listed, reads, None),
+            [WallTime(1_000); 2],
+            "listed {listed}, reads {reads}"
+        );
     }
 }
