@@ -26,6 +26,8 @@ struct Arena {
     /// One bit per frame, set = free.
     free: Box<[AtomicU64]>,
     free_count: AtomicUsize,
+    /// Times that somebody found none free.
+    refusals: AtomicU64,
     hint_run: AtomicUsize,
     hint_single: AtomicUsize,
     /// Words of `free` all of whose frames became free lately, or [`NO_WORD`].
@@ -70,6 +72,7 @@ impl FramePool {
             refs: refs.into_boxed_slice(),
             free: free.into_boxed_slice(),
             free_count: AtomicUsize::new(frames as usize),
+            refusals: AtomicU64::new(0),
             hint_run: AtomicUsize::new(0),
             hint_single: AtomicUsize::new(0),
             whole: [const { AtomicUsize::new(NO_WORD) }; WHOLE_KEPT],
@@ -121,8 +124,35 @@ impl FramePool {
                 }
             }
         }
-        let (word, at, len) = best?;
-        self.take(word, at, len).or_else(|| self.alloc_any())
+        let found = best.and_then(|(word, at, len)| self.take(word, at, len).or_else(|| self.alloc_any()));
+        if found.is_none() {
+            self.count_refusal();
+        }
+        found
+    }
+
+    /// Somebody left what there is to others.
+    pub fn count_refusal(&self) {
+        self.0.refusals.fetch_add(1, Relaxed);
+    }
+    /// Times so far that an allocation found no free frame, or left it to others.
+    #[must_use]
+    pub fn refusals(&self) -> u64 {
+        self.0.refusals.load(Relaxed)
+    }
+
+    /// Makes an arena of which nobody holds a frame as one that is new, but for the bytes in it: where free frames are looked for does
+    /// not depend on who had it before. False, and nothing is changed: somebody holds some.
+    #[must_use]
+    pub fn renew(&self) -> bool {
+        if self.free() != self.capacity() {
+            return false;
+        }
+        self.0.whole.iter().for_each(|word| word.store(NO_WORD, Relaxed));
+        self.0.hint_run.store(0, Relaxed);
+        self.0.hint_single.store(0, Relaxed);
+        self.0.refusals.store(0, Relaxed);
+        true
     }
 
     /// From a word whose frames became free lately: found at once, and near in the CPU's caches.
@@ -401,9 +431,14 @@ mod tests {
         let all = pool.alloc(pool.capacity()).unwrap();
         assert!(pool.alloc_run(1).is_none());
         assert!(crate::Bulk::alloc(pool, 1).is_none());
+        assert_eq!(pool.refusals(), 2);
+        assert!(!pool.renew());
         drop(all);
         assert_eq!(pool.free(), pool.capacity());
         assert!(pool.alloc(pool.capacity() + 1).is_none());
         assert_eq!(pool.free(), pool.capacity());
+        drop(pool.alloc_run(1).unwrap());
+        assert!(pool.renew());
+        assert_eq!((pool.refusals(), pool.alloc_run(3).unwrap().first()), (0, 0));
     }
 }

@@ -46,6 +46,7 @@ async fn land_at_server(rt: Rt, len: usize, urgent: bool, (target, export): (Rc<
         {
             return bulk;
         }
+        rt.frames().count_refusal();
         export.last_heard.set(rt.now());
         rt.sleep(LOOKS_EVERY).await;
     }

@@ -17,6 +17,7 @@ use types::{Duration, Instant, Origin, Rng, WallTime};
 use crate::disk::{Access, DiskFault, DiskRef};
 use crate::exec::{Core, Sleeper};
 use crate::file::{DataFile, DiskTimes, StoreFile};
+use crate::memory::Memory;
 
 /// Wall time at the beginning of every world.
 const EPOCH_NS: i64 = 1_700_000_000_000_000_000;
@@ -29,6 +30,14 @@ pub(crate) struct Process {
     pub id: u64,
     pub host: Rc<HostState>,
     pub alive: Cell<bool>,
+    /// Page frames of its own; `None`: it shares those of the world.
+    memory: Option<Memory>,
+}
+
+impl Process {
+    fn refusals(&self) -> u64 {
+        self.memory.as_ref().map_or(0, |m| m.pool().refusals())
+    }
 }
 
 /// Whether a count begins with the message of this head.
@@ -50,6 +59,10 @@ pub(crate) struct HostState {
     /// Its processes know on which machine they run.
     knows_machine: Cell<bool>,
     pub disk: DiskRef,
+    /// Bytes of page frames of each process; `None`: all share those of the world.
+    memory_bytes: Cell<Option<u64>>,
+    /// Allocations that found no frame in processes that are gone.
+    refused: Cell<u64>,
     /// The operating system runs: it answers for dead processes.
     pub up: Cell<bool>,
     /// How often its power went.
@@ -84,7 +97,8 @@ impl HostState {
     }
     fn boot(self: &Rc<Self>, core: &Rc<Core>) -> Rc<Process> {
         assert!(self.process.borrow().is_none(), "{} runs already", self.name);
-        let process = Rc::new(Process { id: core.id(), host: self.clone(), alive: Cell::new(true) });
+        let memory = self.memory_bytes.get().map(Memory::new);
+        let process = Rc::new(Process { id: core.id(), host: self.clone(), alive: Cell::new(true), memory });
         self.disk.lock().boot(process.id);
         self.stopped.set(false);
         self.words.take();
@@ -134,10 +148,14 @@ impl HostState {
         let time = i128::from(clock.0) * 1_000_000 / i128::from(1_000_000 + self.drift_ppm) + 2;
         Instant(u64::try_from(time).unwrap_or(u64::MAX))
     }
+    fn gone(&self, process: &Process) {
+        process.alive.set(false);
+        self.refused.set(self.refused.get() + process.refusals());
+    }
     /// The process ends; its operating system closes its connections.
     pub fn end(&self, core: &Core) {
         let Some(process) = self.process.borrow_mut().take() else { return };
-        process.alive.set(false);
+        self.gone(&process);
         self.disk.lock().process_ended();
         core.net.process_ended(&process, true);
         core.end_tasks(process.id);
@@ -148,7 +166,7 @@ impl HostState {
         self.outages.set(self.outages.get() + 1);
         self.disk.lock().lose_power();
         let Some(process) = process else { return };
-        process.alive.set(false);
+        self.gone(&process);
         core.net.process_ended(&process, false);
         core.end_tasks(process.id);
     }
@@ -175,6 +193,8 @@ impl Host {
             name: name.into(),
             knows_machine: Cell::new(Rng::named(seed, &format!("machine {name}")).below(2) == 1),
             disk,
+            memory_bytes: Cell::new(None),
+            refused: Cell::new(0),
             up: Cell::new(false),
             outages: Cell::new(0),
             process: RefCell::new(None),
@@ -214,6 +234,16 @@ impl Host {
     pub fn boot(&self) -> Rt {
         let process = self.state.boot(&self.core);
         Rt::new(Rc::new(ProcessWorld { core: self.core.clone(), process }))
+    }
+    /// Processes that start from now on have so many bytes of page frames, each its own; `None`: they share those of the world.
+    pub fn set_memory(&self, bytes: Option<u64>) {
+        self.state.memory_bytes.set(bytes);
+    }
+    /// How often its processes found no page frame in an arena of their own.
+    #[must_use]
+    pub fn short_of_memory(&self) -> u64 {
+        let of_this = self.state.process().map_or(0, |p| p.refusals());
+        self.state.refused.get() + of_this
     }
     /// Whether its processes know on which machine they run; drawn from the seed.
     pub fn set_knows_machine(&self, knows: bool) {
@@ -500,7 +530,7 @@ impl World for ProcessWorld {
         })
     }
     fn frames(&self) -> FramePool {
-        self.core.pool
+        self.process.memory.as_ref().map_or(self.core.pool, Memory::pool)
     }
     fn origin(&self) -> Origin {
         let host = &self.process.host;

@@ -11,6 +11,7 @@ mod file;
 mod hash;
 mod host;
 mod image;
+mod memory;
 mod net;
 mod stream;
 mod testworld;

@@ -66,6 +66,8 @@ classes! {
     Growth, "growth", "OSTs are added while clients work, closed, emptied, and removed or used again: changes of the cluster map are counted.";
     Standby, "standby", "The metadata store is an engine on another host that answers late, and its server starts now here and now there; at times the engine does not answer, or a second server follows one that stands still or is cut off from it.";
     GivenUp, "given-up", "A client gives an OST up for up to 30 s, or all do so by the cluster map: what was not written there is lost, and its programs are told.";
+    ShortMemory, "short-memory", "Processes have few page frames beyond their caches, so that bulk waits for room: allocations that found none are counted.";
+    Seeks, "seeks", "Programs look for data and holes, copy, reserve behind the end, set times and drop caches beside the writes of others, and begin together: what was looked for is counted.";
 }
 
 impl FaultClass {

@@ -22,6 +22,9 @@ pub struct ClusterConfig {
     pub ost_cache_bytes: u64,
     /// Admission policy of a fast tier in front of the store of every other OST; `None`: there are none.
     pub fast_admission: Option<String>,
+    /// Page frames of each process beyond its caches, in bytes: what requests and answers that are under way have, besides what a node of
+    /// its kind needs at least. `None`: all share one arena that is always large enough.
+    pub frames_beyond_caches: Option<u64>,
     /// NRS policy of each OST.
     pub nrs_policy: String,
     /// Reclaim policy of the caches of clients and OSTs.
@@ -75,6 +78,11 @@ impl ClusterConfig {
     pub fn commit_max(&self) -> Duration {
         self.commit_interval.max(self.ost_commit_interval.unwrap_or(Duration::ZERO))
     }
+    /// Bytes of the largest bulk RPC.
+    #[must_use]
+    pub fn bulk_max(&self) -> u64 {
+        self.ost_bulk_bytes.min(self.rpc_pages_max as u64 * types::PAGE_BYTES as u64)
+    }
     /// OSTs at most.
     #[must_use]
     pub const fn osts_max(&self) -> usize {
@@ -102,6 +110,7 @@ impl Default for ClusterConfig {
             client_cache_bytes: 4 * MIB,
             ost_cache_bytes: 2 * MIB,
             fast_admission: None,
+            frames_beyond_caches: None,
             nrs_policy: "fifo".into(),
             cache_policy: "lru".into(),
             readahead_policy: readahead::POLICY_DEFAULT.into(),

@@ -8,6 +8,7 @@ use types::{Duration, Fid, Instant, Rng};
 
 use super::class::FaultClass;
 use super::costs::{Costs, Meter, Phase};
+use super::disks::Disks;
 use super::model::Author;
 use super::moments::{Absence, Gap, Moments, Strand, Strike, Stutter, Wishes};
 use super::nodes::{Cluster, Node, NodeId};
@@ -116,10 +117,10 @@ pub struct Context {
     ending_since: Cell<Instant>,
     /// Everything runs and nothing goes wrong any more.
     pub calm: Cell<bool>,
-    /// Disks that fail now.
-    pub disks_failing: Cell<u32>,
-    /// Beginnings and ends of disk failures so far.
-    pub disk_failures: Cell<u64>,
+    /// Disks of servers.
+    pub disks: Disks,
+    /// Files keep the objects that they got when they were made.
+    pub layouts_stay: Cell<bool>,
     /// Servers whose file systems others have filled.
     full_disks: RefCell<BTreeSet<NodeId>>,
     /// What clients gave up.
@@ -184,8 +185,8 @@ impl Context {
             ending: Cell::new(false),
             ending_since: Cell::new(Instant::ZERO),
             calm: Cell::new(false),
-            disks_failing: Cell::new(0),
-            disk_failures: Cell::new(0),
+            disks: Disks::default(),
+            layouts_stay: Cell::new(false),
             full_disks: RefCell::default(),
             given_up: RefCell::default(),
             had_space: Cell::new(None),
@@ -258,16 +259,6 @@ impl Context {
     #[must_use]
     pub fn has_taken_back(&self, author: Author) -> bool {
         self.given_up.borrow().get(&author.client).is_some_and(|g| g.now == 0 && g.times > author.given_up)
-    }
-    /// A server's disk fails from now on.
-    pub fn disk_fails(&self) {
-        self.disk_failures.set(self.disk_failures.get() + 1);
-        self.disks_failing.set(self.disks_failing.get() + 1);
-    }
-    /// It works again.
-    pub fn disk_works(&self) {
-        self.disk_failures.set(self.disk_failures.get() + 1);
-        self.disks_failing.set(self.disks_failing.get() - 1);
     }
     /// Others fill the file system below a server's store; false when it is full already.
     pub fn disk_fills(&self, id: NodeId) -> bool {
@@ -419,15 +410,25 @@ impl Context {
             client,
             start: self.cluster.clients[client].starts.get(),
             evictions: self.cluster.evictions(client),
-            disk_failures: self.disk_failures.get(),
+            disk_failures: self.disks.failures(),
             given_up: self.given_up.borrow().get(&client).map_or(0, |g| g.times),
         })
+    }
+    /// Whether an author's client has been there all the time, with all that it had.
+    #[must_use]
+    pub fn is_there(&self, author: Author) -> bool {
+        let gives_up = self.given_up.borrow().get(&author.client).is_some_and(|g| g.now > 0);
+        !gives_up && self.author(author.client).is_some_and(|now| now.has_all_of(author))
     }
     /// Whether everything that was answered to an author holds.
     #[must_use]
     pub fn is_sound(&self, author: Author) -> bool {
-        let gives_up = self.given_up.borrow().get(&author.client).is_some_and(|g| g.now > 0);
-        self.disks_failing.get() == 0 && !gives_up && self.author(author.client) == Some(author)
+        self.is_there(author) && self.disks.are_well_since(author.disk_failures, None)
+    }
+    /// Whether all bytes of a file hold that were answered to an author: other disks than those below it may fail.
+    #[must_use]
+    pub fn holds(&self, author: Author, file: Fid) -> bool {
+        self.is_there(author) && self.disks.are_well_since(author.disk_failures, Some(file))
     }
     /// Waits until every client has found back into a session with every server: one that was evicted while it was cut off
     /// has not learned of it yet when the cut is over, and one that still tries to connect may be evicted before it does.
@@ -548,7 +549,7 @@ impl Context {
     /// Waits until no server knows any client that died.
     pub async fn wait_dead_forgotten(&self) {
         for client in 0..self.cluster.clients.len() {
-            let nobody = Author { client, start: 0, evictions: 0, disk_failures: 0, given_up: 0 };
+            let nobody = Author { start: 0, ..Author::first(client) };
             self.wait_forgotten(nobody).await;
         }
         while !self.cluster.is_in_service(NodeId::Mds) {

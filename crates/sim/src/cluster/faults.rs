@@ -555,14 +555,14 @@ impl Faults {
         let kind = rng.below(3);
         let fault = DiskFault { reads: kind == 0, writes: kind == 1, syncs: kind == 2, times: 1 + rng.below(3) as u32 };
         self.note(FaultClass::DiskError, &format!("the disk of {id} fails: {fault:?}"));
-        self.context.disk_fails();
+        self.context.disks.fails(id);
         self.context.cluster.node(id).host().set_disk_fault(fault);
         self.sleep(5.0 * rng.unit()).await;
         if id == NodeId::Mds {
             self.context.mds_died();
         }
         self.restart(id, false, rng).await;
-        self.context.disk_works();
+        self.context.disks.works(id);
         self.give_back(id);
     }
 

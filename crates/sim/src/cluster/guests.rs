@@ -17,6 +17,7 @@ use wire::ost::{PunchRequest, ReadRequest, WriteRequest};
 
 use super::class::FaultClass;
 use super::context::{Context, HANG};
+use super::disks::Failures;
 use super::model::{Author, bytes};
 
 /// Hosts of guests.
@@ -67,7 +68,7 @@ struct Guest {
     said: Credential,
     id: ClientId,
     /// Disk failures before it came, and starts of servers.
-    failures: u64,
+    failures: Failures,
     starts: u64,
     /// A file that it made, how much of it is synced, and of what it is made.
     made: Option<(Fid, u64)>,
@@ -254,13 +255,13 @@ impl Guests {
     }
     async fn round(&mut self) {
         self.rounds += 1;
-        let (credential, failures) = (self.draw(), self.context.disk_failures.get());
+        let (credential, failures) = (self.draw(), self.context.disks.failures());
         let Some(issued) = self.ask(CredentialsRequest { what: CredentialAct::Issue, credential }).await else {
             return;
         };
         let Some(row) = issued.rows.first().filter(|_| issued.errno == 0) else {
             let why = String::from_utf8_lossy(&issued.why).into_owned();
-            let fails = self.context.disks_failing.get() > 0 || self.context.disk_failures.get() != failures;
+            let fails = self.context.disks.some_fail() || self.context.disks.failures() != failures;
             if !why.contains("would have expired already") && !fails {
                 self.context.complain(format!("guests: issue: {why}"));
             }
@@ -273,7 +274,7 @@ impl Guests {
         };
         let host = self.rng.below(GUESTS as u64) as usize;
         self.context.cluster.end_guest(host);
-        let failures = self.context.disk_failures.get();
+        let failures = self.context.disks.failures();
         // Servers may be away for longer.
         let Ok(id) = self.context.cluster.start_guest(host, key.clone(), JOINS_WITHIN).await else { return };
         let starts = self.server_starts();
@@ -310,8 +311,8 @@ impl Guests {
         let lives = guest.said.expires.0 == 0;
         runs && lives
             && cluster.evictions_of(guest.id) == 0
-            && self.context.disks_failing.get() == 0
-            && self.context.disk_failures.get() == guest.failures
+            && !self.context.disks.some_fail()
+            && self.context.disks.failures() == guest.failures
     }
     async fn on<T: 'static>(
         &self,

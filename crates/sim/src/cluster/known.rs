@@ -72,7 +72,7 @@ impl<S: PartialEq + 'static> Known<S> {
             if deaths != self.deaths {
                 self.context.wait_dead_forgotten().await;
             }
-            while self.context.disks_failing.get() > 0 {
+            while self.context.disks.some_fail() {
                 self.context.cluster.sim.sleep(Duration::from_millis(100)).await;
             }
             let c = self.context.any_client(rng).await;

@@ -14,6 +14,7 @@ mod costs;
 mod crowd;
 mod database;
 pub mod dirs;
+mod disks;
 mod dropped;
 pub mod faults;
 mod filler;

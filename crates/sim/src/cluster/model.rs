@@ -4,6 +4,8 @@
 //! be there or not, byte by byte; what a survivor then finds and syncs is what counts from there on.
 use types::Extent;
 
+use super::disks::Failures;
+
 /// Who wrote: a client's process, as long as no server evicted it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 pub struct Author {
@@ -13,13 +15,18 @@ pub struct Author {
     pub start: u64,
     /// Evictions of it before.
     pub evictions: u64,
-    /// Times at which any server's disk failed before.
-    pub disk_failures: u64,
+    /// Beginnings and ends of failures of each server's disk before.
+    pub disk_failures: Failures,
     /// Times at which it gave an OST up before, or took it back.
     pub given_up: u64,
 }
 
 impl Author {
+    /// A client's first process, as long as nothing has gone wrong.
+    #[must_use]
+    pub const fn first(client: usize) -> Author {
+        Author { client, start: 1, evictions: 0, disk_failures: Failures::NONE, given_up: 0 }
+    }
     /// Whether this is the process that wrote as `before`, with all that it had then.
     #[must_use]
     pub fn has_all_of(self, before: Author) -> bool {
@@ -373,7 +380,7 @@ mod tests {
     use super::*;
 
     fn author(client: usize) -> Author {
-        Author { client, start: 1, evictions: 0, disk_failures: 0, given_up: 0 }
+        Author::first(client)
     }
 
     #[test]

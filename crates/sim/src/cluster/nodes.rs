@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::rc::Rc;
 
-use client::{Client, ClientConfig};
+use client::{Client, ClientConfig, PageCache};
 use layout::LayoutSpec;
 use mds::{MdsConfig, MetaKv, MkfsOptions};
 use oss::OstConfig;
@@ -46,6 +46,12 @@ pub(super) const FSNAME: &str = "sim";
 pub(super) const CLUSTER_ID: u64 = 77;
 const MDS_PORT: u16 = 7988;
 const OSS_PORT: u16 = 7989;
+/// Bytes of a client's smallest cache.
+const CLIENT_CACHE_MIN: u64 = 4 * MIB;
+/// What a store reads, and copies, at once.
+const STORE_BYTES: u64 = MIB;
+/// What a client keeps zeros in.
+const ZEROS_BYTES: u64 = 256 << 10;
 /// How long a client may take to join; servers may be down meanwhile.
 const JOIN_PATIENCE: Duration = Duration::from_secs(600);
 
@@ -325,7 +331,10 @@ impl Cluster {
     /// When it runs already.
     pub async fn start(&self, id: NodeId) -> Result<(), String> {
         let node = self.node(id).clone();
+        node.host().set_memory(self.memory_of(id));
         let rt = node.host().boot();
+        // Whoever looks at the stores meanwhile has as much as there is.
+        node.host().set_memory(None);
         node.starts.set(node.starts.get() + 1);
         *node.rt.borrow_mut() = Some(rt.clone());
         let identity = ClientId(rt.random() << 8 | node.starts.get());
@@ -346,6 +355,28 @@ impl Cluster {
             Some(Err(e)) => Err(format!("{id}: {e}")),
             None => Err(format!("{id} died while it started")),
         }
+    }
+
+    /// Bytes of page frames of a process; `None`: it shares those of all.
+    fn memory_of(&self, id: NodeId) -> Option<u64> {
+        let (cached, least) = match id {
+            NodeId::Mds => (0, STORE_BYTES),
+            NodeId::Oss(_) => (self.config.ost_cache_bytes, STORE_BYTES),
+            NodeId::Client(_) | NodeId::Guest(_) => (self.cached_max(), ZEROS_BYTES),
+        };
+        self.config.frames_beyond_caches.map(|beyond| cached + least + beyond)
+    }
+    /// Bytes that a client's cache holds at most: what may leave is within its limit, and what is not written yet within that of each OST.
+    fn cached_max(&self) -> u64 {
+        let unwritten = self.dirty_bytes_max() * self.config.osts_max() as u64;
+        let limit = self.config.client_cache_bytes.max(CLIENT_CACHE_MIN);
+        PageCache::frames_max(self.config.client_cache_bytes).min(limit + unwritten)
+    }
+    /// How often processes found no page frame.
+    #[must_use]
+    pub fn short_of_memory(&self) -> u64 {
+        let hosts = self.nodes().flat_map(|n| &n.hosts);
+        hosts.map(Host::short_of_memory).sum()
     }
 
     /// The commit interval of a server that starts.

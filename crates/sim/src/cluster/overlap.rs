@@ -1,5 +1,6 @@
 //! Programs that work on one file at the same time, several of them on one client: reads, writes, appends, cuts, holes, zeroes,
-//! reservations, direct I/O and opens with O_TRUNC side by side.
+//! reservations, direct I/O and opens with O_TRUNC side by side; in some runs also searches for data and holes, copies from another file,
+//! times that are set and caches that are dropped.
 //!
 //! The model is a register per cell of the file (its content) and another one (whether the file reaches so far). An
 //! operation counts from its beginning, for sure from its answer on, or from when a read saw it. What a read finds
@@ -11,13 +12,14 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use client::{Client, OpenFile};
-use types::{Duration, Extent, Fid, FsError, Rng};
+use types::{Duration, Extent, Fid, FsError, Rng, WallTime};
 use wire::mdt::{Cred, SetBits, SetattrRequest};
 
 use super::class::FaultClass;
 use super::context::Context;
 use super::dropped::hasty;
 use super::model::{Author, bytes};
+use super::shared::make;
 
 mod history;
 use history::{Change, History};
@@ -33,6 +35,10 @@ const ZERO_RANGE: u32 = 16;
 const CELL: u64 = 1500;
 /// Cells of the file at most.
 const CELLS: u64 = 100;
+/// Cells of the file that is copied from.
+const SOURCE_CELLS: u64 = 8;
+/// Operations that begin together do so at multiples of this.
+const TOGETHER: u64 = 2_000_000;
 /// Operations that are remembered before the file is settled.
 const HISTORY_MAX: usize = 60;
 /// Attempts to settle the file.
@@ -47,8 +53,39 @@ pub struct Overlap {
     running: Cell<u32>,
     /// No operation may begin: the file is being settled.
     settling: Cell<bool>,
-    /// Whether programs append, too.
-    appends: bool,
+    /// What copies are made of, where some are.
+    source: Option<Source>,
+    what_else: WhatElse,
+}
+
+/// What programs do besides.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WhatElse {
+    /// They append.
+    pub appends: bool,
+    /// They look for data and holes, copy, reserve behind the end, set times and drop caches.
+    pub seeks: bool,
+}
+
+/// A file of [`SOURCE_CELLS`] cells that nobody changes.
+#[derive(Clone, Copy, Debug)]
+struct Source {
+    fid: Fid,
+    stamp: u64,
+}
+
+/// One of what programs do in some runs only.
+fn draw_more(x: Extent, source: Source, rng: &mut Rng) -> Doing {
+    match rng.below(10) {
+        0..4 => Doing::Seek(x.start, rng.chance(0.5)),
+        4..7 => {
+            let from = rng.below(SOURCE_CELLS - x.len().div_ceil(CELL) + 1) * CELL;
+            Doing::Copy(x, source, from)
+        }
+        7 => Doing::ReserveBehind(x),
+        8 => Doing::SetTimes,
+        _ => Doing::DropCaches,
+    }
 }
 
 fn cred() -> Cred {
@@ -69,6 +106,15 @@ enum Doing {
     Read(Extent),
     Stat,
     Sync,
+    /// The next hole, or data, from a place on.
+    Seek(u64, bool),
+    /// Another file's bytes from a place on, of a stamp.
+    Copy(Extent, Source, u64),
+    /// Space also behind the end, which stays.
+    ReserveBehind(Extent),
+    /// Times of long ago.
+    SetTimes,
+    DropCaches,
     /// Locks on the range, for writes or not, before they are needed; those of the open stay narrow from then on, or not.
     Ahead(Extent, bool),
 }
@@ -77,6 +123,7 @@ impl Doing {
     fn change(&self) -> Option<Change> {
         Some(match *self {
             Doing::Write(x, stamp) => Change::Write(x, stamp),
+            Doing::Copy(x, source, from) => Change::Copy(x, source.stamp, from),
             Doing::Hole(x) => Change::Zero(x, false),
             Doing::Zero(x) => Change::Zero(x, true),
             Doing::Reserve(x) => Change::Reach(x.end),
@@ -88,7 +135,7 @@ impl Doing {
     }
     /// Whether it is a fallocate(2).
     fn allocates(&self) -> bool {
-        matches!(self, Doing::Hole(_) | Doing::Zero(_) | Doing::Reserve(_))
+        matches!(self, Doing::Hole(_) | Doing::Zero(_) | Doing::Reserve(_) | Doing::ReserveBehind(_))
     }
 }
 
@@ -97,6 +144,10 @@ enum Got {
     Done,
     Bytes(Vec<u8>),
     Size(u64),
+    /// Where what was looked for is; `None`: nowhere behind, or the file ends before.
+    Found(Option<u64>),
+    /// So many bytes.
+    Some(u64),
     /// Where an append went.
     At(u64),
     /// Nothing: it was dropped.
@@ -126,6 +177,27 @@ async fn carry_out(c: &Rc<Client>, file: &Rc<OpenFile>, doing: Doing) -> Result<
             written.and_then(|at| closed.map(|()| Got::At(at)))
         }
         Doing::Read(x) => c.data().read(file, x.start, x.len() as usize).await.map(|b| Got::Bytes(b.to_vec())),
+        Doing::Seek(at, hole) => match c.data().seek(file.inode(), at, hole).await {
+            Err(FsError::NoDevice) => Ok(Got::Found(None)),
+            found => found.map(|at| Got::Found(Some(at))),
+        },
+        Doing::Copy(x, source, at) => {
+            let from = c.open(&cred(), source.fid, 0).await?;
+            let copied = c.data().copy_range(&from, at, file, x.start, x.len()).await;
+            let closed = c.release(&from).await;
+            copied.and_then(|n| closed.map(|()| Got::Some(n)))
+        }
+        Doing::ReserveBehind(x) => c.data().fallocate(file, KEEP_SIZE, x.start, x.len()).await.map(|()| Got::Done),
+        Doing::SetTimes => {
+            let then = WallTime(1_000_000_000);
+            let valid = SetBits::ATIME | SetBits::MTIME;
+            let request = SetattrRequest { valid, atime: then, mtime: then, ..SetattrRequest::default() };
+            c.setattr(&cred(), file.inode(), request, Some(file)).await.map(|_| Got::Done)
+        }
+        Doing::DropCaches => {
+            c.drop_caches().await;
+            Ok(Got::Done)
+        }
         Doing::Stat => c.getattr(&cred(), fid, Some(file)).await.map(|e| Got::Size(e.attr.size)),
         Doing::Sync => c.data().fsync(file, false).await.map(|()| Got::Done),
         Doing::Ahead(x, writes) => {
@@ -135,18 +207,34 @@ async fn carry_out(c: &Rc<Client>, file: &Rc<OpenFile>, doing: Doing) -> Result<
     }
 }
 
+async fn source(context: &Rc<Context>) -> Result<Source, String> {
+    let (fid, stamp) = (make(context, "overlap source", 0).await?, context.stamp());
+    let written = context.on(0, "overlap: source", async move |c| {
+        let file = c.open(&cred(), fid, O_RDWR).await?;
+        c.data().write(&file, 0, &bytes(stamp, Extent::at(0, SOURCE_CELLS * CELL))).await?;
+        c.data().fsync(&file, false).await?;
+        c.release(&file).await
+    });
+    written.await.ok_or("the client died")?.map_err(|e| format!("what is copied from: {e}"))?;
+    Ok(Source { fid, stamp })
+}
+
 impl Overlap {
     /// Over an empty file.
-    #[must_use]
-    pub fn new(context: Rc<Context>, fid: Fid, appends: bool) -> Rc<Overlap> {
-        Rc::new(Overlap {
+    ///
+    /// # Errors
+    /// A sentence, when the file that is copied from cannot be made.
+    pub async fn new(context: Rc<Context>, fid: Fid, what_else: WhatElse) -> Result<Rc<Overlap>, String> {
+        let source = if what_else.seeks { Some(source(&context).await?) } else { None };
+        Ok(Rc::new(Overlap {
             context,
             fid,
             history: RefCell::new(History::new(CELL)),
             running: Cell::new(0),
             settling: Cell::new(false),
-            appends,
-        })
+            source,
+            what_else,
+        }))
     }
     fn now(&self) -> u64 {
         self.context.cluster.sim.now().0
@@ -177,6 +265,10 @@ impl Overlap {
             self.running.set(self.running.get() - 1);
             done += 1;
             self.context.cluster.sim.sleep(Duration::from_micros(rng.below(5000))).await;
+            if self.what_else.seeks && rng.chance(0.3) {
+                let until = self.now().next_multiple_of(TOGETHER);
+                self.context.cluster.sim.sleep(Duration::from_nanos(until - self.now())).await;
+            }
             self.context.ease(&mut rng).await;
         }
     }
@@ -203,6 +295,9 @@ impl Overlap {
         let start = rng.below(most);
         let cells = 1 + rng.below(8);
         let x = Extent::new(start * CELL, (start + cells).min(CELLS) * CELL);
+        if let Some(source) = self.source.filter(|_| rng.chance(0.2)) {
+            return draw_more(x, source, rng);
+        }
         match rng.below(100) {
             0..38 => Doing::Write(x, self.context.stamp()),
             38..68 => Doing::Read(Extent::at(x.start, x.len() * 2)),
@@ -220,7 +315,7 @@ impl Overlap {
     /// Whether so many bytes behind the end would be read when the file is settled, and fill cells.
     fn may_append(&self, len: u64) -> bool {
         let history = self.history.borrow();
-        self.appends && history.is_even() && history.most() + len <= 2 * CELLS * CELL
+        self.what_else.appends && history.is_even() && history.most() + len <= 2 * CELLS * CELL
     }
     async fn one(&self, id: usize, author: Author, held: &mut Option<(Author, Rc<OpenFile>)>, rng: &mut Rng) {
         let (doing, fid) = (self.draw(rng), self.fid);
@@ -247,12 +342,14 @@ impl Overlap {
             Some(Ok((got, file))) => {
                 match (entry, &got) {
                     (Some(_), Got::Dropped) => self.context.dropped(author.client).await,
+                    // What is left is for the next call: which bytes these are is not known.
+                    (Some(_), Got::Some(n)) if doing.change().is_none_or(|c| !c.is_whole(*n)) => {}
                     (Some(entry), Got::At(at)) => self.appended(&what, author, entry, *at),
                     (Some(entry), _) => self.history.borrow_mut().end(entry, self.now()),
                     (None, _) => {}
                 }
                 *held = file.map(|f| (author, f));
-                if sound {
+                if self.context.is_there(author) {
                     self.judge(&what, author, begin, doing, &got);
                 }
             }
@@ -280,9 +377,9 @@ impl Overlap {
         }
     }
     fn appended(&self, what: &str, author: Author, entry: u64, at: u64) {
-        let sound = |a: Author| self.context.is_sound(a);
+        let sound = |a: Author| self.context.holds(a, self.fid);
         let checked = self.history.borrow_mut().end_append(entry, at, self.now(), &sound);
-        if self.context.is_sound(author) {
+        if self.context.is_there(author) {
             self.context.count(|c| c.by_class[FaultClass::Appends.index()] += 1);
             self.context.expect(&format!("{what} on client{}", author.client), checked);
         }
@@ -291,13 +388,18 @@ impl Overlap {
         let (context, now) = (&self.context, self.now());
         let mut history = self.history.borrow_mut();
         // Asked for once each: no time passes meanwhile.
-        let all: Vec<(Author, bool)> = history.authors().into_iter().map(|a| (a, context.is_sound(a))).collect();
+        let all: Vec<(Author, bool)> = history.authors().into_iter().map(|a| (a, context.holds(a, self.fid))).collect();
         let sound = |a: Author| all.iter().find(|(author, _)| *author == a).is_some_and(|(_, sound)| *sound);
         let checked = match (doing, got) {
             (Doing::Read(x), Got::Bytes(found)) => history.check_read(x, found, (begin, now), &sound),
+            (Doing::Seek(at, hole), Got::Found(found)) => {
+                context.count(|c| c.by_class[FaultClass::Seeks.index()] += 1);
+                history.check_seek(at, hole, *found, (begin, now), &sound)
+            }
             (Doing::Stat, Got::Size(size)) => history.check_size(*size, (begin, now), &sound),
             (Doing::Sync, _) => {
-                history.synced(begin, &sound);
+                // What a disk had lost was told.
+                history.synced(begin, &|a| context.is_there(a));
                 return;
             }
             _ => return,
@@ -310,6 +412,10 @@ impl Overlap {
         while self.running.get() > 0 {
             self.context.cluster.sim.sleep(Duration::from_millis(5)).await;
         }
+        if self.what_else.seeks {
+            let set = self.set_time(rng).await;
+            self.check_time(rng, set).await;
+        }
         for _ in 0..ATTEMPTS_MAX {
             if self.context.failed() || self.settle_once(rng).await {
                 return;
@@ -317,6 +423,36 @@ impl Overlap {
             self.context.cluster.sim.sleep(Duration::from_millis(500)).await;
         }
         self.context.complain("overlap: the file could not be settled");
+    }
+    /// Sets the file's modification time while nobody writes; what was written before may be in caches of other clients.
+    async fn set_time(&self, rng: &mut Rng) -> Option<(Author, WallTime)> {
+        let (fid, c) = (self.fid, self.context.any_client(rng).await);
+        let author = self.context.author(c)?;
+        let time = WallTime(rng.below(1 << 30) as i64 * 1_000_000_000);
+        let set = self.context.on(c, "overlap: settling time", async move |c| {
+            let request = SetattrRequest { valid: SetBits::MTIME, mtime: time, ..SetattrRequest::default() };
+            c.setattr(&cred(), &c.meta().inode(fid), request, None).await.map(drop)
+        });
+        matches!(set.await, Some(Ok(()))).then_some((author, time))
+    }
+    /// Nobody has opened the file for writing since a time was set: it is what everybody is told, also who reads the file before.
+    async fn check_time(&self, rng: &mut Rng, set: Option<(Author, WallTime)>) {
+        let (fid, c) = (self.fid, self.context.any_client(rng).await);
+        let (Some((by, time)), Some(author)) = (set, self.context.author(c)) else { return };
+        let what = "overlap: look at a time";
+        let found = self.context.on(c, what, async move |c| {
+            let file = c.open(&cred(), fid, 0).await?;
+            c.data().read(&file, 0, 2 * (CELLS * CELL) as usize).await?;
+            c.release(&file).await?;
+            c.getattr(&cred(), fid, None).await.map(|e| e.attr.mtime)
+        });
+        if let Some(Ok(found)) = found.await
+            && self.context.is_sound(by)
+            && self.context.is_sound(author)
+        {
+            let told = || Err(format!("client{} set it to {}, and it is {}", by.client, time.0, found.0));
+            self.context.expect(&format!("{what} on client{c}"), if found == time { Ok(()) } else { told() });
+        }
     }
     async fn settle_once(&self, rng: &mut Rng) -> bool {
         let authors = self.history.borrow().authors();
@@ -330,20 +466,20 @@ impl Overlap {
                     c.data().fsync(&file, false).await?;
                     c.release(&file).await
                 });
-                if matches!(synced.await, Some(Ok(()))) && self.context.is_sound(author) {
-                    self.history.borrow_mut().synced(begin, &|a| self.context.is_sound(a));
+                if matches!(synced.await, Some(Ok(()))) && self.context.is_there(author) {
+                    self.history.borrow_mut().synced(begin, &|a| self.context.is_there(a));
                 }
             } else {
                 self.context.wait_forgotten(author).await;
             }
         }
-        while self.context.disks_failing.get() > 0 {
+        while self.context.disks.some_fail() {
             self.context.cluster.sim.sleep(Duration::from_millis(100)).await;
         }
         let c = self.context.any_client(rng).await;
         let Some(reader) = self.context.author(c) else { return false };
         let authors = self.history.borrow().authors();
-        let before: Vec<bool> = authors.iter().map(|a| self.context.is_sound(*a)).collect();
+        let before: Vec<bool> = authors.iter().map(|a| self.context.holds(*a, fid)).collect();
         let begin = self.now();
         let whole = Extent::at(0, 2 * CELLS * CELL);
         let read = self.context.on(c, "overlap: settling read", async move |c| {
@@ -354,14 +490,14 @@ impl Overlap {
             c.release(&file).await.map(|()| got)
         });
         let read = read.await;
-        let after: Vec<bool> = authors.iter().map(|a| self.context.is_sound(*a)).collect();
+        let after: Vec<bool> = authors.iter().map(|a| self.context.holds(*a, fid)).collect();
         if !self.context.is_sound(reader) || before != after {
             return false;
         }
         match read {
             Some(Ok(got)) => {
                 let mut history = self.history.borrow_mut();
-                let sound = |a: Author| self.context.is_sound(a);
+                let sound = |a: Author| self.context.holds(a, fid);
                 let checked = history.check_read(whole, &got, (begin, self.now()), &sound);
                 self.context.expect(&format!("overlap: settling read on client{c}"), checked);
                 history.settle(got);

@@ -23,7 +23,7 @@ use super::leavers::Leaver;
 use super::mover::Mover;
 use super::nodes::{Cluster, NodeId};
 use super::onlooker::Onlooker;
-use super::overlap::Overlap;
+use super::overlap::{Overlap, WhatElse};
 use super::quotas;
 use super::rights::Rights;
 use super::scarred::{SCARRED_BYTES, Scarred};
@@ -68,6 +68,8 @@ pub struct WorkConfig {
     pub migrate: bool,
     /// Programs append beside overlapping operations.
     pub appends: bool,
+    /// Programs on overlapping ranges look for data and holes, copy, reserve behind the end, set times and drop caches.
+    pub seeks: bool,
     /// Programs whose operations are dropped amid.
     pub interrupts: bool,
     /// Stores rot in the end, and are repaired.
@@ -104,6 +106,9 @@ impl WorkConfig {
     const fn manners(&self) -> Manners {
         Manners { syncs: self.syncs, interrupts: self.interrupts, direct: self.direct }
     }
+    const fn what_else(&self) -> WhatElse {
+        WhatElse { appends: self.appends, seeks: self.seeks }
+    }
 }
 
 impl Default for WorkConfig {
@@ -124,6 +129,7 @@ impl Default for WorkConfig {
             absent: false,
             migrate: false,
             appends: false,
+            seeks: false,
             interrupts: false,
             fsck: false,
             scarred: false,
@@ -193,13 +199,13 @@ pub fn run(config: &RunConfig) -> RunReport {
     if sim.run_for(whole(&context, config), limit).is_none() {
         context.complain("the run does not come to its end");
     }
-    let (net, refused) = (sim.net_counts(), context.cluster.refused.get());
+    let (net, refused, short) = (sim.net_counts(), context.cluster.refused.get(), context.cluster.short_of_memory());
     context.count(|c| {
-        use FaultClass::{Busy, Corrupt, Duplicate, Loss, Reorder, SmallOsts};
+        use FaultClass::{Busy, Corrupt, Duplicate, Loss, Reorder, ShortMemory, SmallOsts};
         let full = if config.cluster.is_small() { c.full } else { 0 };
         let by_chance =
             [(Loss, net.lost), (Corrupt, net.corrupted), (Duplicate, net.duplicated), (Reorder, net.reordered)];
-        for (class, times) in by_chance.into_iter().chain([(SmallOsts, full), (Busy, refused)]) {
+        for (class, times) in by_chance.into_iter().chain([(SmallOsts, full), (Busy, refused), (ShortMemory, short)]) {
             c.by_class[class.index()] = times;
         }
     });
@@ -259,6 +265,7 @@ async fn begin(context: &Rc<Context>) -> Result<(), String> {
 async fn work(context: &Rc<Context>, config: &RunConfig) -> Result<(), String> {
     let (w, sim) = (&config.work, &context.cluster.sim);
     let operations = w.operations;
+    context.layouts_stay.set(!w.migrate && !w.fsck && config.cluster.spare_osts == 0);
     let mut tasks: Vec<rt::LocalFuture<()>> = Vec::new();
     // Before anything has a name.
     let followed = if w.changelog { Some(Followed::new(context).await?) } else { None };
@@ -280,7 +287,7 @@ async fn work(context: &Rc<Context>, config: &RunConfig) -> Result<(), String> {
     tasks.extend(who_ask_for_faults(context, w).await?);
     let overlap = match w.overlaps {
         0 => None,
-        _ => Some(Overlap::new(context.clone(), make(context, "overlap", 0).await?, w.appends)),
+        _ => Some(Overlap::new(context.clone(), make(context, "overlap", 0).await?, w.what_else()).await?),
     };
     for i in 0..w.overlaps {
         let overlap = overlap.iter().cloned();

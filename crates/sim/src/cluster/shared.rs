@@ -9,6 +9,7 @@ use types::{Duration, Extent, Fid, FsError, Rng};
 use wire::mdt::Cred;
 
 use super::context::Context;
+use super::disks::Servers;
 use super::model::{Author, FileModel, bytes};
 
 const O_RDWR: u32 = 2;
@@ -34,7 +35,20 @@ pub async fn make(context: &Rc<Context>, name: &'static str, size: u64) -> Resul
         c.release(&file).await?;
         Ok::<_, FsError>(entry.attr.fid)
     });
-    made.await.ok_or("the client died")?.map_err(|e| format!("{name}: {e}"))
+    let fid = made.await.ok_or("the client died")?.map_err(|e| format!("{name}: {e}"))?;
+    if context.layouts_stay.get() {
+        let servers = context.on(0, "where its objects are", async move |c| servers_of(&c, fid).await);
+        let servers = servers.await.ok_or("the client died")?.map_err(|e| format!("the layout of {name}: {e}"))?;
+        context.disks.keep(fid, servers);
+    }
+    Ok(fid)
+}
+
+/// The servers that have a file's objects.
+async fn servers_of(c: &Rc<Client>, fid: Fid) -> Result<Servers, FsError> {
+    let stored = c.getxattr(&cred(), fid, b"lustre.lov.stored").await?;
+    let (_, layout) = layout::xattr::decode_layout(&stored).map_err(|_| FsError::Corrupt)?;
+    Ok(layout.objects().iter().fold(Servers::NONE, |all, o| all.and_ost(usize::from(o.ost.0))))
 }
 
 /// Reads a whole file on a client and has its bytes checked; false when the client was not there all the time or a disk failed.
@@ -52,10 +66,9 @@ pub async fn look_at(
         c.release(&file).await.map(|()| got)
     });
     let read = read.await;
-    if !context.is_sound(author) {
-        return false;
-    }
-    let Some(read) = read else { return false };
+    // An error may be of any disk; what is read is right whatever fails.
+    let counts = |read: &Result<Vec<u8>, FsError>| context.is_sound(author) || read.is_ok() && context.is_there(author);
+    let Some(read) = read.filter(counts) else { return false };
     let outcome = read.map_err(|e: FsError| e.to_string()).and_then(|got| check(&got));
     context.expect(&format!("{what} on client{client}"), outcome);
     true
@@ -153,10 +166,10 @@ impl Blocks {
         let done = done.await;
         self.judge(&what, author, &done);
         if let Some(Ok(got)) = done
-            && self.context.is_sound(author)
+            && self.context.is_there(author)
         {
             let context = self.context.clone();
-            let checked = self.model.check_read(extent.start, BLOCK, &got, &|a| context.is_sound(a));
+            let checked = self.model.check_read(extent.start, BLOCK, &got, &|a| context.holds(a, fid));
             self.context.expect(&format!("{what} on client{c}"), checked);
         }
     }
@@ -170,7 +183,7 @@ impl Blocks {
         });
         let done = done.await;
         self.judge(&what, author, &done);
-        if matches!(done, Some(Ok(()))) && self.context.is_sound(author) {
+        if matches!(done, Some(Ok(()))) && self.context.is_there(author) {
             self.model.synced(author);
         }
     }
@@ -322,8 +335,8 @@ impl Log {
     fn note_answer(&self, at: u64, stamp: u64, author: Author) {
         let other = self.answered.borrow_mut().insert(at, (stamp, author));
         if let Some((before, by)) = other
-            && self.context.is_sound(by)
-            && self.context.is_sound(author)
+            && self.context.holds(by, self.fid)
+            && self.context.holds(author, self.fid)
         {
             self.context.complain(format!(
                 "log: records {before} of client{} and {stamp} of client{} both went to {at}",
@@ -364,10 +377,12 @@ impl Log {
             c.release(&file).await.map(|()| got)
         });
         let read = read.await;
-        if !author.is_some_and(|a| self.context.is_sound(a)) && !was_calm {
+        let read = read?;
+        let counts = |a| self.context.is_sound(a) || read.is_ok() && self.context.is_there(a);
+        if !author.is_some_and(counts) && !was_calm {
             return None;
         }
-        let got = match read? {
+        let got = match read {
             Ok(got) => got,
             Err(e) => {
                 self.context.complain(format!("log: read: {e}"));
@@ -375,7 +390,7 @@ impl Log {
             }
         };
         let answered = self.answered.borrow();
-        for (at, (stamp, author)) in answered.range(from..).filter(|(_, (_, a))| self.context.is_sound(*a)) {
+        for (at, (stamp, author)) in answered.range(from..).filter(|(_, (_, a))| self.context.holds(*a, fid)) {
             let place = (at - from) as usize;
             let found = got.get(place..place + RECORD);
             let whole = if found == Some(&Log::record(*stamp)) { Ok(()) } else { Err(tell(found)) };
@@ -453,7 +468,7 @@ impl Counter {
             raised.and(unlocked)
         });
         match outcome.await {
-            Some(Ok(())) if self.context.is_sound(author) => self.raised.set(self.raised.get() + 1),
+            Some(Ok(())) if self.context.is_there(author) => self.raised.set(self.raised.get() + 1),
             Some(Err(e))
                 if self.context.is_sound(author)
                     && !self.context.is_full(author.client, Some(self.fid), &e.to_string()) =>
@@ -471,12 +486,12 @@ impl Counter {
     fn enter(&self, author: Author) {
         let other = self.holder.replace(Some(author));
         if let Some(other) = other
-            && self.context.is_sound(other)
-            && self.context.is_sound(author)
+            && self.context.is_there(other)
+            && self.context.is_there(author)
         {
             self.context.complain(format!("counter: {author:?} has the lock that {other:?} has"));
         }
-        if !self.context.is_sound(author) {
+        if !self.context.is_there(author) {
             self.lost.set(true);
         }
     }

@@ -265,6 +265,10 @@ fn set_by_class(seed: u64, on: On<'_>, c: &mut ClusterConfig) {
         // Little is dirty when a limit is reached.
         (c.client_cache_bytes, c.ost_grant_bytes) = (2 * MIB, MIB);
     }
+    if on(FaultClass::ShortMemory) {
+        let rpcs = any(&mut Rng::named(seed, "swarm memory"), &[2, 3, 6]);
+        c.frames_beyond_caches = Some(rpcs * c.bulk_max());
+    }
     if is_apart(seed, on) {
         // OSTs have data of files of which the metadata store does not know when everything ends.
         c.commit_interval = Duration::from_secs(20);
@@ -305,6 +309,7 @@ fn work_of(seed: u64, without: &Without, cluster: &ClusterConfig, on: On<'_>) ->
         absent: on(FaultClass::Absent),
         migrate: on(FaultClass::Migrate),
         appends: on(FaultClass::Appends),
+        seeks: on(FaultClass::Seeks),
         interrupts: on(FaultClass::Interrupts),
         fsck: on(FaultClass::Fsck),
         scarred: on(FaultClass::RotStays),

@@ -21,7 +21,7 @@ impl Faults {
         let fault = DiskFault { reads: kind == 0, writes: kind % 2 == 1, syncs: kind >= 2, times };
         let seconds = 20.0 * rng.unit() * rng.unit();
         self.note(FaultClass::DiskHeals, &format!("the disk of {id} fails for {seconds:.3} s: {fault:?}"));
-        self.context.disk_fails();
+        self.context.disks.fails(id);
         let host = self.context.cluster.node(id).host().clone();
         host.set_disk_fault(fault);
         self.fails_for(id, seconds).await;
@@ -34,7 +34,7 @@ impl Faults {
                 break;
             }
         }
-        self.context.disk_works();
+        self.context.disks.works(id);
         self.give_back(id);
     }
 

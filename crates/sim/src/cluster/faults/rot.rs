@@ -28,12 +28,12 @@ impl Faults {
         }
         let (reads, seconds) = (1 + rng.below(20) as u32, 5.0 * rng.unit());
         self.note(FaultClass::BitRot, &format!("{reads} reads of the disk of {id} bring a flipped bit each"));
-        self.context.disk_fails();
+        self.context.disks.fails(id);
         let host = self.context.cluster.node(id).host();
         host.set_bit_rot(reads);
         self.sleep(seconds).await;
         host.set_bit_rot(0);
-        self.context.disk_works();
+        self.context.disks.works(id);
         self.give_back(id);
     }
 
@@ -53,7 +53,7 @@ impl Faults {
                 if runs { "below the running server" } else { "while it is down" }
             ),
         );
-        self.context.disk_fails();
+        self.context.disks.fails(id);
         let mut flipped = None;
         if runs {
             flipped = self.flip(id, rng);
@@ -78,7 +78,7 @@ impl Faults {
             }
         }
         tracing::info!("{id} runs again");
-        self.context.disk_works();
+        self.context.disks.works(id);
         self.give_back(id);
     }
 

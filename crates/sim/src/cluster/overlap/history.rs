@@ -10,6 +10,8 @@ use crate::cluster::model::{Author, Sound, bytes};
 pub(super) enum Change {
     /// Bytes of a stamp.
     Write(Extent, u64),
+    /// Bytes of a stamp, those from a place of it on.
+    Copy(Extent, u64, u64),
     /// Zeroes; with `true` the file reaches to their end afterwards.
     Zero(Extent, bool),
     /// The file reaches so far at least.
@@ -18,6 +20,13 @@ pub(super) enum Change {
     Cut(u64),
     /// So many bytes of a stamp behind the end, which is known once it was answered.
     Append(u64, u64, Option<u64>),
+}
+
+impl Change {
+    /// Whether so many bytes are all that it writes.
+    pub fn is_whole(&self, bytes: u64) -> bool {
+        matches!(self, Change::Copy(x, ..) if x.len() == bytes)
+    }
 }
 
 /// What a cell may hold by an operation.
@@ -59,6 +68,9 @@ impl Entry {
     fn contents(&self, cell: Extent, cell_bytes: u64, sound: Sound<'_>) -> Vec<Content> {
         let one = match self.change {
             Change::Write(x, stamp) if x.contains_offset(cell.start) => Content::Stamp(stamp, cell.start),
+            Change::Copy(x, stamp, from) if x.contains_offset(cell.start) => {
+                Content::Stamp(stamp, from + (cell.start - x.start))
+            }
             Change::Zero(x, _) if x.contains_offset(cell.start) => Content::Zeroes,
             Change::Cut(size) if cell.start >= size => Content::Zeroes,
             Change::Append(len, stamp, Some(at)) if Extent::at(at, len).contains_offset(cell.start) => {
@@ -76,7 +88,7 @@ impl Entry {
     /// What it makes of whether the file reaches over a cell.
     fn reach(&self, cell: Extent) -> Option<bool> {
         match self.change {
-            Change::Write(x, _) | Change::Zero(x, true) if cell.start < x.end => Some(true),
+            Change::Write(x, _) | Change::Copy(x, ..) | Change::Zero(x, true) if cell.start < x.end => Some(true),
             Change::Reach(end) if cell.start < end => Some(true),
             Change::Cut(size) => Some(cell.start < size),
             Change::Append(len, _, Some(at)) if cell.start < at + len => Some(true),
@@ -87,7 +99,7 @@ impl Entry {
     /// How far the file reaches by it at most, if it reached to `before`.
     fn most(&self, before: u64) -> u64 {
         before.max(match self.change {
-            Change::Write(x, _) | Change::Zero(x, _) => x.end,
+            Change::Write(x, _) | Change::Copy(x, ..) | Change::Zero(x, _) => x.end,
             Change::Reach(end) | Change::Cut(end) => end,
             Change::Append(len, _, at) => at.unwrap_or(before) + len,
         })
@@ -103,6 +115,9 @@ pub(super) struct History {
     /// An append began within a cell, behind what a lost client left: cells say nothing until the file is settled.
     is_shifted: bool,
 }
+
+/// Where holes begin and end: between blocks of a store.
+const HOLE_ALIGN: u64 = 4096;
 
 /// When a read began and ended.
 type When = (u64, u64);
@@ -253,6 +268,53 @@ impl History {
         }
         Ok(())
     }
+    /// Judges where the next hole (or data) from `at` on was found; `None`: ENXIO.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong.
+    pub fn check_seek(
+        &self,
+        at: u64,
+        hole: bool,
+        found: Option<u64>,
+        when: When,
+        sound: Sound<'_>,
+    ) -> Result<(), String> {
+        if self.is_shifted {
+            return Ok(());
+        }
+        match (hole, found) {
+            // The file ends before.
+            (true, None) => self.check_reach(Extent::at(at, self.cell), at, when, sound),
+            (true, Some(found)) => {
+                let at_end = self.check_size(found, when, sound);
+                let hole = Extent::new(found, (found + 1).next_multiple_of(HOLE_ALIGN));
+                at_end.or_else(|_| self.check_zeroes(hole, when, sound))
+            }
+            (false, None) => self.check_zeroes(Extent::new(at, self.most().max(at)), when, sound),
+            (false, Some(found)) => {
+                let within = Extent::at(found / self.cell * self.cell, self.cell);
+                self.check_zeroes(Extent::new(at, found), when, sound)?;
+                self.check_reach(within, within.end, when, sound)
+            }
+        }
+    }
+    /// Judges that all whole cells of `x` hold zeroes, or lie behind the end.
+    fn check_zeroes(&self, x: Extent, when: When, sound: Sound<'_>) -> Result<(), String> {
+        let first = x.start.next_multiple_of(self.cell);
+        for start in (first..x.end).step_by(self.cell as usize).take_while(|s| s + self.cell <= x.end) {
+            let cell = Extent::at(start, self.cell);
+            let contents = |e: &Entry| Some(e.contents(cell, self.cell, sound)).filter(|all| !all.is_empty());
+            let (entries, base) = self.allowed(contents, Some(cell.start), when, sound);
+            let of_base = |at: u64| self.base.get(at as usize).copied().unwrap_or(0) == 0;
+            let by_base = base && (cell.start..cell.end).all(of_base);
+            let may_be = |c: &Content| matches!(c, Content::Zeroes | Content::Anything);
+            if !by_base && !entries.iter().any(|(_, all)| all.iter().any(may_be)) {
+                return Err(format!("a hole where there is data at {start}: {}", self.tell(cell, when, sound)));
+            }
+        }
+        Ok(())
+    }
     /// Judges a size.
     ///
     /// # Errors
@@ -324,7 +386,7 @@ mod tests {
     const CELL: u64 = 10;
 
     fn author(client: usize) -> Author {
-        Author { client, start: 1, evictions: 0, disk_failures: 0, given_up: 0 }
+        Author::first(client)
     }
     fn write(h: &mut History, cells: std::ops::Range<u64>, stamp: u64, when: When) -> u64 {
         let x = Extent::new(cells.start * CELL, cells.end * CELL);
@@ -345,6 +407,29 @@ mod tests {
         assert!(h.check_read(x, &bytes(1, x), (47, 48), &sound).is_err(), "the second write was seen already");
         assert!(h.check_read(x, &[0; 10], (47, 48), &sound).is_err());
         assert!(h.check_read(x, &bytes(1, x), (60, 61), &|_| false).is_ok(), "its author is lost");
+    }
+
+    #[test]
+    fn what_is_looked_for_lies_where_the_file_may_have_it() {
+        let mut h = History::new(CELL);
+        write(&mut h, 2..4, 1, (10, 20));
+        let (sound, when) = (|_: Author| true, (30, 40));
+        assert!(h.check_seek(0, false, Some(2 * CELL), when, &sound).is_ok());
+        assert!(h.check_seek(0, false, Some(3 * CELL), when, &sound).is_err(), "data before it are passed over");
+        assert!(
+            h.check_seek(0, false, None, when, &sound).is_err()
+                && h.check_seek(4 * CELL, false, None, when, &sound).is_ok()
+        );
+        assert!(h.check_seek(2 * CELL, true, Some(4 * CELL), when, &sound).is_ok(), "its end");
+        assert!(h.check_seek(2 * CELL, true, Some(2 * CELL), when, &sound).is_err(), "data pass for a hole");
+        assert!(
+            h.check_seek(3 * CELL, true, None, when, &sound).is_err()
+                && h.check_seek(4 * CELL, true, None, when, &sound).is_ok()
+        );
+        let copied = h.begin(Change::Copy(Extent::new(0, CELL), 7, CELL), 50, author(0));
+        h.end(copied, 60);
+        assert!(h.check_read(Extent::new(0, CELL), &bytes(7, Extent::new(CELL, 2 * CELL)), (70, 80), &sound).is_ok());
+        assert!(h.check_seek(0, false, Some(2 * CELL), (70, 80), &sound).is_err());
     }
 
     #[test]

@@ -357,7 +357,7 @@ impl Tree {
         if !self.is_sound(author) {
             self.context.wait_forgotten(author).await;
         }
-        while self.context.disks_failing.get() > 0 {
+        while self.context.disks.some_fail() {
             self.context.cluster.sim.sleep(types::Duration::from_millis(100)).await;
         }
     }
