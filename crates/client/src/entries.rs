@@ -190,6 +190,7 @@ impl Client {
             value: value.map(Bytes::from),
             flags,
             kill_sgid,
+            ..SetxattrRequest::default()
         };
         let inode = self.meta.inode(fid);
         if self.is_servers_advice(&inode, name) {

@@ -13,7 +13,8 @@ use wire::lock::{EnqueueReply, Kind, LockSpec};
 use wire::mdt::{
     Attr, AttrFlags, BytesReply, CloseReply, CloseRequest, CreateRequest, Cred, EntryReply, Fid2pathRequest,
     GetattrRequest, InodeRequest, LinkRequest, LookupRequest, NamesReply, OpenReply, OpenRequest, ReaddirReply,
-    ReaddirRequest, RenameRequest, SetBits, SetattrRequest, SetxattrRequest, SwapRequest, UnlinkRequest, XattrRequest,
+    ReaddirRequest, RenameRequest, SetBits, SetattrRequest, SetxattrReply, SetxattrRequest, SwapRequest, UnlinkRequest,
+    XattrRequest,
 };
 
 use crate::acl::Acl;
@@ -78,6 +79,11 @@ fn cred_in(limits: &Limits, cred: &mut Cred) {
     if cred.uid != 0 {
         cred.caps = 0;
     }
+}
+
+/// Whether what a client says was permitted and answered before is not believed.
+fn is_limited(limits: &Limits) -> bool {
+    limits.changes_ids() || limits.subtree().is_some()
 }
 
 /// Whether a request of this client may be one of this user of the servers.
@@ -220,6 +226,7 @@ impl Enters for Fid2pathRequest {
 
 impl Leaves for () {}
 impl Leaves for BytesReply {}
+impl Leaves for SetxattrReply {}
 impl Leaves for NamesReply {}
 
 impl Leaves for EntryReply {
@@ -283,6 +290,12 @@ impl Mds {
         let objects = layout::xattr::decode_layout(layout).map(|(_, l)| l.objects().to_vec()).unwrap_or_default();
         wire::Bytes(objects.iter().flat_map(|o| key.of(limits.said().id, o.object)).collect())
     }
+    /// What shows in a replay that a request of the client gave a file its layout, where the client is not believed that by itself.
+    pub(crate) fn proof_of(&self, client: types::ClientId, file: Fid, layout: &[u8]) -> wire::Bytes {
+        let limits = self.export(client).and_then(|e| e.limits());
+        let key = limits.filter(|l| is_limited(l)).and_then(|_| self.config.key.capabilities());
+        key.map(|key| wire::Bytes(key.of_gift(client, file, layout).to_vec())).unwrap_or_default()
+    }
     /// Whether a client may lock an inode. A lock keeps its inode and lets its holder open it without a name: one that is granted
     /// before the inode is made would let it at whatever is made then.
     ///
@@ -305,7 +318,7 @@ impl Tx<'_> {
     /// # Errors
     /// `Stale`: one does not.
     pub(crate) fn within(&mut self, limits: &Arc<Limits>, names: &[Fid]) -> Done<()> {
-        self.limited = limits.changes_ids() || limits.subtree().is_some();
+        self.limited = is_limited(limits);
         self.limits = Some(limits.clone());
         let Some(root) = limits.subtree() else { return Ok(()) };
         self.root = root;
@@ -320,6 +333,12 @@ impl Tx<'_> {
     /// Whether an inode that [`Enters::names`] does not tell lies below the client's root, as far as it is there.
     pub(crate) fn is_within(&mut self, fid: Fid) -> Done<bool> {
         if self.root == Fid::ROOT { Ok(true) } else { self.lies_below(fid, self.root) }
+    }
+
+    /// Whether the client may say in a replay that this is the layout which a file was given: that is believed, or shown by `proof`.
+    pub(crate) fn may_have_been_given(&self, file: Fid, layout: &[u8], proof: &[u8]) -> bool {
+        let key = self.mds.config.key.capabilities();
+        !self.limited || key.is_some_and(|key| key.is_of_gift(self.client, file, layout, proof))
     }
 
     /// Whether what the client tells of an inode that it does not have open here is believed: it says no user, but the inode's owner may be

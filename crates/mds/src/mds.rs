@@ -538,6 +538,7 @@ impl Mds {
             lock: self.grant(client, inode.fid, out.bits, out.cookie),
             attr,
             capabilities: self.capabilities_of(client, &out.layout),
+            proof: if out.given { self.proof_of(client, inode.fid, &out.layout) } else { wire::Bytes::default() },
             layout: out.layout,
             acl: out.acl,
             parent: out.parent.map(|p| p.attr()).unwrap_or_default(),

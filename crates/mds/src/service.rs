@@ -10,8 +10,8 @@ use wire::lock::{CancelRequest, ConvertRequest, EnqueueReply, EnqueueRequest};
 use wire::mdt::{
     Attr, AttrFlags, BytesReply, CloseReply, CloseRequest, Closed, CreateRequest, EntryReply, Fid2pathRequest,
     GetattrRequest, InodeRequest, LinkRequest, LockBits, LookupRequest, NamesReply, OpenReply, OpenRequest,
-    ReaddirReply, ReaddirRequest, RenameRequest, SetattrRequest, SetxattrRequest, UnlinkRequest, XattrRequest,
-    caller_of,
+    ReaddirReply, ReaddirRequest, RenameRequest, SetattrRequest, SetxattrReply, SetxattrRequest, UnlinkRequest,
+    XattrRequest, caller_of,
 };
 use wire::ost::StatfsReply;
 use wire::{Bytes, Class, Decode, Encode, Header, Op};
@@ -89,7 +89,7 @@ impl Mds {
             Op::MdtListxattr => {
                 self.op(caller, body, |tx, q: &XattrRequest| tx.listxattr(q), |_, names| Ok(NamesReply { names })).await
             }
-            Op::MdtSetxattr => self.op(caller, body, |tx, q: &SetxattrRequest| tx.setxattr(q), value).await,
+            Op::MdtSetxattr => self.serve_setxattr(caller, body).await,
             Op::MdtStatfs => Ok(Outcome::plain(&self.statfs())),
             Op::MdtSettled => self.told_settled(client, body),
             Op::MdtSync => self.store.sync().await.map(|()| Outcome::plain(&())),
@@ -130,6 +130,15 @@ impl Mds {
                 m.handles.borrow_mut().time_set(fid, client, at);
             }
             m.entry_reply(client, out)
+        };
+        self.op(caller, body, set, finish).await
+    }
+
+    async fn serve_setxattr(self: &Rc<Self>, caller: Caller, body: &[u8]) -> Result<Outcome, FsError> {
+        let set = |tx: &mut Tx<'_>, q: &SetxattrRequest| Ok((q.fid, tx.setxattr(q)?, !tx.taken.is_empty()));
+        let finish = move |m: &Rc<Mds>, (fid, layout, given): (_, Vec<u8>, _)| {
+            let proof = if given { m.proof_of(caller.client, fid, &layout) } else { Bytes::default() };
+            Ok(SetxattrReply { layout: Bytes(layout), proof })
         };
         self.op(caller, body, set, finish).await
     }

@@ -4,7 +4,10 @@
 //! A capability is a keyed hash over the credential's number and the object; all servers have the key, which comes from the cluster's
 //! secret, and no client has. It travels behind the body of each request about the object ([`wire::Flags::CAPABILITY`]), so a request
 //! that is replayed to a server that was restarted brings it along, and a server remembers nothing.
-use types::ObjectId;
+//!
+//! A proof that objects were given is made with the same key: the metadata server tells it to the client whose request gave a file its
+//! objects, and believes it when that client names them in a replay.
+use types::{ClientId, Fid, ObjectId};
 use wire::lock::{EnqueueRequest, Kind};
 use wire::{Op, ost};
 
@@ -19,18 +22,34 @@ impl CapabilityKey {
     /// The capability of an object for the holder of a credential.
     #[must_use]
     pub fn of(&self, credential: u64, object: ObjectId) -> [u8; CAPABILITY_BYTES] {
+        self.over(&[&credential.to_le_bytes(), &object.0.to_key()])
+    }
+    /// Whether a capability is that of an object. In constant time.
+    pub(crate) fn is_of(&self, credential: u64, object: ObjectId, shown: &[u8]) -> bool {
+        is_same(&self.of(credential, object), shown)
+    }
+    /// The proof that a request of a client gave a file its layout, which is `layout` as stored.
+    #[must_use]
+    pub fn of_gift(&self, client: ClientId, file: Fid, layout: &[u8]) -> [u8; CAPABILITY_BYTES] {
+        // Longer than what a capability is made over.
+        self.over(&[b"given to", &client.0.to_le_bytes(), &file.to_key(), layout])
+    }
+    /// Whether a proof is that of a client's layout of a file. In constant time.
+    #[must_use]
+    pub fn is_of_gift(&self, client: ClientId, file: Fid, layout: &[u8], shown: &[u8]) -> bool {
+        is_same(&self.of_gift(client, file, layout), shown)
+    }
+    fn over(&self, said: &[&[u8]]) -> [u8; CAPABILITY_BYTES] {
         let mut h = blake3::Hasher::new_keyed(&self.0);
-        h.update(&credential.to_le_bytes());
-        h.update(&object.0.to_key());
+        said.iter().for_each(|part| drop(h.update(part)));
         let mut made = [0; CAPABILITY_BYTES];
         made.copy_from_slice(&h.finalize().as_bytes()[..CAPABILITY_BYTES]);
         made
     }
-    /// Whether a capability is that of an object. In constant time.
-    pub(crate) fn is_of(&self, credential: u64, object: ObjectId, shown: &[u8]) -> bool {
-        let right = self.of(credential, object);
-        shown.len() == right.len() && right.iter().zip(shown).fold(0, |d, (a, b)| d | (a ^ b)) == 0
-    }
+}
+
+fn is_same(right: &[u8], shown: &[u8]) -> bool {
+    shown.len() == right.len() && right.iter().zip(shown).fold(0, |d, (a, b)| d | (a ^ b)) == 0
 }
 
 /// What a request to an object storage target is about.
@@ -133,5 +152,18 @@ mod tests {
             !key.is_of(8, object(5), &shown) && !key.is_of(9, object(6), &shown) && !other.is_of(9, object(5), &shown)
         );
         assert!(!key.is_of(9, object(5), &shown[1..]) && !key.is_of(9, object(5), &[]));
+    }
+
+    #[test]
+    fn a_proof_is_of_one_client_one_file_and_one_layout() {
+        let key = CapabilityKey([1; 32]);
+        let (client, file, layout) = (ClientId(7), Fid::new(3, 4), &b"a layout"[..]);
+        let shown = key.of_gift(client, file, layout);
+        assert!(key.is_of_gift(client, file, layout, &shown));
+        assert!(!key.is_of_gift(ClientId(8), file, layout, &shown));
+        assert!(!key.is_of_gift(client, Fid::new(3, 5), layout, &shown));
+        assert!(!key.is_of_gift(client, file, b"another", &shown));
+        assert!(!key.is_of_gift(client, file, layout, &[]));
+        assert_ne!(key.of_gift(client, file, b""), key.of(client.0, ObjectId(file)));
     }
 }

@@ -172,6 +172,9 @@ message! {
         parent_lock: Option<EnqueueReply>,
         /// With `layout`, for a client whose root is a subtree: capabilities of the layout's objects, 16 bytes each, in their order.
         capabilities: Bytes,
+        /// With a `layout` that this request gave the file, for a client of a credential with limits: that it was given, to be repeated by
+        /// the replay.
+        proof: Bytes,
     }
     /// `MdtLookup`.
     LookupRequest {
@@ -228,6 +231,8 @@ message! {
         /// Replay only: the handle that the first answer gave; the open gets it again. A replay also carries the
         /// answered FID in `fid` and, when the open created the file, the answered layout in `layout`.
         handle: HandleId,
+        /// Replay only: the answered [`EntryReply::proof`].
+        proof: Bytes,
     }
     /// `MdtOpen` reply.
     OpenReply {
@@ -300,6 +305,8 @@ message! {
         lock_cookie: u64,
         /// FID to give; zero: the server chooses.
         fid: Fid,
+        /// Replay only: the answered [`EntryReply::proof`].
+        proof: Bytes,
     }
     /// `MdtUnlink`.
     UnlinkRequest {
@@ -479,6 +486,15 @@ message! {
         flags: u32,
         /// FUSE_SETXATTR_ACL_KILL_SGID: clear setgid when the ACL change demands it.
         kill_sgid: bool,
+        /// Replay only: the answered [`SetxattrReply::proof`].
+        proof: Bytes,
+    }
+    /// `MdtSetxattr` reply.
+    SetxattrReply {
+        /// The layout that the file got by it, as stored; empty: none.
+        layout: Bytes,
+        /// As [`EntryReply::proof`].
+        proof: Bytes,
     }
     /// `MdtSync`.
     SyncRequest {

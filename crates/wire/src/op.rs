@@ -170,7 +170,7 @@ ops! {
     /// One xattr's value.
     MdtGetxattr = 27 "getxattr" [CALLER TRACED] Mdt(mdt::XattrRequest) -> mdt::BytesReply;
     /// Sets or removes an xattr. The answer has the file's layout when the xattr gave it one, else nothing.
-    MdtSetxattr = 28 "setxattr" [CALLER CHANGES TRACED] Mdt(mdt::SetxattrRequest) -> mdt::BytesReply;
+    MdtSetxattr = 28 "setxattr" [CALLER CHANGES TRACED] Mdt(mdt::SetxattrRequest) -> mdt::SetxattrReply;
     /// Names of xattrs.
     MdtListxattr = 29 "listxattr" [CALLER TRACED] Mdt(mdt::XattrRequest) -> mdt::NamesReply;
     /// Inodes used and free.

@@ -3,7 +3,7 @@ use std::rc::Rc;
 
 use types::FsError;
 use wire::Op;
-use wire::mdt::{AttrFlags, BytesReply, Cred, EntryReply, GetattrRequest, LockBits, SetxattrRequest};
+use wire::mdt::{AttrFlags, Cred, EntryReply, GetattrRequest, LockBits, SetxattrReply, SetxattrRequest};
 
 use super::{Meta, Told};
 use crate::inode::{Inode, Striping};
@@ -94,14 +94,14 @@ impl Meta {
         }
         let _changing = inode.change_layout();
         let answer = self.mdt_call(Op::MdtSetxattr, &request).await?;
-        let (transno, stored) = (answer.header.transno, answer.decode::<BytesReply>()?.value);
+        let (transno, SetxattrReply { layout: stored, proof }) = (answer.header.transno, answer.decode()?);
         inode.changed_unseen();
         if !stored.0.is_empty() {
             self.learn_layout(inode, &stored, &[]).await?;
             if self.sessions.shows_capabilities() {
                 self.fetch_layout(inode).await?;
             }
-            (request.name, request.value) = (STORED_LOV.into(), Some(stored));
+            (request.name, request.value, request.proof) = (STORED_LOV.into(), Some(stored), proof);
             self.sessions.mdc().amend_replay(transno, &request);
         }
         Ok(())

@@ -176,10 +176,9 @@ impl Meta {
             umask: node.umask,
             rdev: node.rdev,
             target: node.target.into(),
-            layout: Bytes::default(),
             lock_bits: ATTR_BITS,
             lock_cookie: cookie,
-            fid: Fid::ZERO,
+            ..CreateRequest::default()
         };
         let (sent, missed) = (self.common.clock.next(), self.names_missed(parent));
         let answer = self.mdt_call(Op::MdtCreate, &request).await;
@@ -192,7 +191,7 @@ impl Meta {
             }
         };
         request.fid = reply.attr.fid;
-        request.layout = reply.layout.clone();
+        (request.layout, request.proof) = (reply.layout.clone(), reply.proof.clone());
         self.sessions.mdc().amend_replay(transno, &request);
         let inode = self
             .take_entry(&reply, cookie, 0, Told::Changed(Change { sent, transno }))

@@ -67,7 +67,7 @@ impl Meta {
             request.handle = reply.handle;
             // Created now, or given its objects now: a replay gives it the same.
             if !reply.entry.layout.is_empty() {
-                request.layout = reply.entry.layout.clone();
+                (request.layout, request.proof) = (reply.entry.layout.clone(), reply.entry.proof.clone());
             }
             self.sessions.mdc().amend_replay(transno, &request);
         }

@@ -581,3 +581,73 @@ fn replays_that_a_client_of_a_subtree_made_itself_reach_no_inode_and_no_object_o
         assert_eq!(read_all(&all, &file, MIB).await, b"outside");
     });
 }
+
+/// How a metadata server that commits when it is asked to does so.
+fn committing_when_asked() -> mds::MdsConfig {
+    let never = Duration::from_secs(36_000);
+    let commit = CommitConfig { interval: never, idle: never, ..CommitConfig::default() };
+    mds::MdsConfig { commit, ..mds::MdsConfig::default() }
+}
+
+#[test]
+fn a_replay_that_a_client_of_a_subtree_made_itself_gets_no_object_of_a_create_that_is_not_told_again_yet() {
+    let world = World::with_mds(SimConfig::new(21), 1, OstConfig::default(), 1 << 30, committing_when_asked());
+    let (all, all_host) = world.client(|_| {});
+    let t = world.run(LIMIT, tree(&all));
+    let key = issue(&world, 9, Credential { path: "dir".into(), ..Credential::default() });
+    let (sub, _) = world.client(|c| c.key = key);
+    world.run(LIMIT, async {
+        sub.getattr(&root(), Fid::ROOT, None).await.unwrap();
+        all.sync_all().await.unwrap();
+        let new = || NewFile { flags: O_RDWR | O_CREAT, mode: 0o644, ..NewFile::default() };
+        let theirs = all.create_open(&root(), t.other_dir, b"theirs", new()).await.unwrap().1;
+        let layout = all.getxattr(&root(), theirs.fid(), b"lustre.lov.stored").await.unwrap();
+        // Objects given by a create, by the first open, and by setting a layout.
+        let own = sub.create_open(&root(), Fid::ROOT, b"own", new()).await.unwrap().1;
+        let node = || NewNode { kind: NodeKind::Node, mode: 0o644, umask: 0, rdev: 0, target: Vec::new() };
+        let opened = sub.create(&root(), Fid::ROOT, b"opened", node()).await.unwrap().attr.fid;
+        let opened = sub.open(&root(), opened, O_RDWR).await.unwrap();
+        let set = sub.create(&root(), Fid::ROOT, b"set", node()).await.unwrap().attr.fid;
+        let wish = layout::xattr::encode_spec(&layout::LayoutSpec::default());
+        sub.setxattr(&root(), set, b"lustre.lov", Some(&wish), 0, false).await.unwrap();
+        let mut objects = Vec::new();
+        for fid in [own.fid(), opened.fid(), set] {
+            objects.push(object(&sub, fid).await);
+        }
+        world.kill_mds();
+        world.cut_off(&all_host, true);
+        world.restart_mds().await;
+        let caller = |replay, n: u64| {
+            let slot = Some((0, types::Xid(1_000_000 + n)));
+            mds::Caller { client: sub.sessions().id(), replay, basis: 0, slot }
+        };
+        let last = LookupRequest { cred: root(), parent: Fid::ROOT, name: "set".into(), ..Default::default() };
+        while world.ask_mds_as(caller(None, 0), Op::MdtLookup, &last).await.is_err() {
+            sub.rt().sleep(Duration::from_millis(1)).await;
+        }
+        // Its own are told again; the other client is still waited for.
+        let layout = layout::xattr::decode_layout(&layout).unwrap().1;
+        let transno = (theirs.fid().seq - Fid::MDT_SEQ_FIRST) << 32 | u64::from(theirs.fid().oid) + 1000;
+        let fid = Fid { oid: theirs.fid().oid + 1000, ..theirs.fid() };
+        let stored = layout::xattr::encode_layout(&layout, fid, layout::xattr::Form::Stored);
+        let handle = types::HandleId((transno >> 40) << 40 | 0xffff);
+        let flags = O_RDWR | O_CREAT;
+        let open = OpenRequest { cred: root(), parent: Fid::ROOT, flags, mode: 0o644, ..OpenRequest::default() };
+        let open = OpenRequest { name: "mine".into(), fid, handle, layout: stored.into(), ..open };
+        let claimed = world.ask_mds_as(caller(Some(types::Transno(transno)), 1), Op::MdtOpen, &open).await;
+        assert_eq!(claimed, Err(FsError::NotPermitted));
+        world.cut_off(&all_host, false);
+        all.data().write(&theirs, 0, b"theirs").await.unwrap();
+        all.data().fsync(&theirs, false).await.unwrap();
+        for (file, name) in [(&own, "own"), (&opened, "opened")] {
+            sub.data().write(file, 0, name.as_bytes()).await.unwrap();
+            sub.data().fsync(file, false).await.unwrap();
+        }
+        for (fid, before) in [own.fid(), opened.fid(), set].into_iter().zip(objects) {
+            assert_eq!(object(&sub, fid).await, before, "what it was given it has");
+        }
+        assert_eq!(all.losses().changes_text() + &sub.losses().changes_text(), "");
+        assert!(sub.lookup(&root(), Fid::ROOT, b"mine").await.is_ok_and(|e| e.attr.fid.is_zero()));
+        assert_eq!(read_all(&all, &theirs, MIB).await, b"theirs");
+    });
+}

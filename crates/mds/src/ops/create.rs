@@ -37,7 +37,7 @@ impl Tx<'_> {
             S_IFLNK => set_target(&mut inode, &q.target)?,
             S_IFCHR | S_IFBLK => inode.rdev = q.rdev,
             // Without a wish the first open for writing gives it objects, or a layout set until then.
-            S_IFREG if !q.layout.is_empty() => self.give_layout(&mut inode, Some(&dir), &q.layout)?,
+            S_IFREG if !q.layout.is_empty() => self.give_layout(&mut inode, Some(&dir), (&q.layout, &q.proof))?,
             _ => {}
         }
         self.enter(&mut dir, &q.name, &mut inode)?;
@@ -152,10 +152,15 @@ impl Tx<'_> {
 
     /// Objects for a new file: as the request says, else its directory, else the root, else the configuration. In a
     /// replay the request carries the layout that was answered, and the file gets exactly that.
-    pub(crate) fn give_layout(&mut self, inode: &mut Inode, dir: Option<&Inode>, wish: &[u8]) -> Done<()> {
+    pub(crate) fn give_layout(
+        &mut self,
+        inode: &mut Inode,
+        dir: Option<&Inode>,
+        (wish, proof): (&[u8], &[u8]),
+    ) -> Done<()> {
         // Where the answer had no layout the wish is none either.
         if self.replay && layout::xattr::decode_layout(wish).is_ok() {
-            self.take_stored_layout(inode, wish)?;
+            self.take_stored_layout(inode, wish, proof)?;
             self.set_layout(inode, wish.to_vec());
             return Ok(());
         }
@@ -172,8 +177,13 @@ impl Tx<'_> {
     }
 
     /// A replayed layout: its objects are in use, its generation is the inode's.
-    pub(crate) fn take_stored_layout(&mut self, inode: &mut Inode, bytes: &[u8]) -> Done<()> {
+    pub(crate) fn take_stored_layout(&mut self, inode: &mut Inode, bytes: &[u8], proof: &[u8]) -> Done<()> {
         let (_, layout) = layout::xattr::decode_layout(bytes).map_err(FsError::from)?;
+        if !layout.objects().is_empty() && !self.may_have_been_given(inode.fid, bytes, proof) {
+            let (client, fid) = (self.client, inode.fid);
+            tracing::warn!(%client, %fid, "a replay names objects without the proof that they were given to it");
+            return Err(FsError::NotPermitted.into());
+        }
         for o in layout.objects() {
             let saved_for = self.take_from_lost_and_found(o)?;
             let is_missing = self.mds.pools.borrow().may_have_given(o) || saved_for == Some(inode.uid);

@@ -120,7 +120,7 @@ impl Tx<'_> {
             }
             self.drop_layout(inode)?;
         }
-        self.take_stored_layout(inode, &bytes)?;
+        self.take_stored_layout(inode, &bytes, &q.proof)?;
         self.layout_given(inode, bytes.clone());
         Ok(bytes)
     }

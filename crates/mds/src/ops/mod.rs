@@ -43,6 +43,8 @@ pub(crate) struct EntryOut {
     /// `None`: a negative answer.
     pub inode: Option<Inode>,
     pub layout: Bytes,
+    /// The file has got that layout by this operation, of objects that nobody had.
+    pub given: bool,
     pub acl: Bytes,
     pub parent: Option<Inode>,
     /// FID of the parent that a lock is wanted on.
@@ -79,7 +81,8 @@ impl Tx<'_> {
         };
         let apart = inode.has(InodeFlags::LAYOUT_APART);
         let layout = if apart && !with_layout { Bytes::default() } else { Bytes(self.layout_bytes(&inode)?) };
-        Ok(EntryOut { inode: Some(inode), layout, acl, ..EntryOut::default() })
+        let given = !self.taken.is_empty();
+        Ok(EntryOut { inode: Some(inode), layout, given, acl, ..EntryOut::default() })
     }
 
     /// The stored layout of a file; empty when it has none.

@@ -164,7 +164,7 @@ impl Tx<'_> {
             self.truncate(&q.cred, &mut inode);
         }
         if flags.writes() && inode.is_file() {
-            let given = self.first_layout(&mut inode, &q.layout)?;
+            let given = self.first_layout(&mut inode, q)?;
             self.begin_writing(&mut inode, truncates || given);
         } else if truncates {
             self.put_inode(&inode);
@@ -190,12 +190,12 @@ impl Tx<'_> {
     }
 
     /// Objects for a file that was made without, for its first writer. Whether it got them now.
-    fn first_layout(&mut self, inode: &mut Inode, wish: &[u8]) -> Done<bool> {
+    fn first_layout(&mut self, inode: &mut Inode, q: &OpenRequest) -> Done<bool> {
         if inode.has(InodeFlags::HAS_LAYOUT) {
             return Ok(false);
         }
         let dir = if inode.parent.is_zero() { None } else { self.find_inode(inode.parent)? };
-        self.give_layout(inode, dir.as_ref(), wish)?;
+        self.give_layout(inode, dir.as_ref(), (&q.layout, &q.proof))?;
         self.claim(inode.fid, LockBits::LAYOUT | LockBits::XATTR);
         Ok(true)
     }
@@ -225,7 +225,7 @@ impl Tx<'_> {
         }
         let mut dir = self.dir_for_new(&q.cred, q.parent, &q.name)?;
         let mut inode = self.new_inode(&q.cred, &dir, S_IFREG, q.mode, q.umask)?;
-        self.give_layout(&mut inode, Some(&dir), &q.layout)?;
+        self.give_layout(&mut inode, Some(&dir), (&q.layout, &q.proof))?;
         inode.set(InodeFlags::SIZE_UNKNOWN, OpenFlags(q.flags).writes());
         self.enter(&mut dir, &q.name, &mut inode)?;
         let about = (inode.fid, dir.fid, q.name.clone());
@@ -243,7 +243,7 @@ impl Tx<'_> {
         self.may_change_dir(&q.cred, &dir)?;
         self.rests_on_rights(&dir)?;
         let mut inode = self.new_inode(&q.cred, &dir, S_IFREG, q.mode, q.umask)?;
-        self.give_layout(&mut inode, Some(&dir), &q.layout)?;
+        self.give_layout(&mut inode, Some(&dir), (&q.layout, &q.proof))?;
         inode.nlink = 0;
         inode.set(InodeFlags::SIZE_UNKNOWN | InodeFlags::ORPHAN, true);
         inode.set(InodeFlags::LINKABLE, !flags.has(OpenFlags::EXCL));
@@ -273,7 +273,7 @@ impl Tx<'_> {
         if truncates {
             self.truncate(&q.cred, &mut inode);
         }
-        let given = writes && self.transno != 0 && self.first_layout(&mut inode, &q.layout)?;
+        let given = writes && self.transno != 0 && self.first_layout(&mut inode, q)?;
         let unknown = writes && !inode.has(InodeFlags::SIZE_UNKNOWN);
         if given || unknown {
             inode.set(InodeFlags::SIZE_UNKNOWN, true);

@@ -334,7 +334,7 @@ fn what_is_not_committed_is_bounded_by_its_bytes_as_well_as_by_its_keys() {
     let most = Rc::new(std::cell::Cell::new(0));
     for i in 0..40 {
         let (cred, name, value) = (fs.cred.clone(), format!("user.x{i}").as_str().into(), Some(vec![i; BYTES].into()));
-        let q = wire::mdt::SetxattrRequest { cred, fid: f, name, value, flags: 0, kill_sgid: false };
+        let q = wire::mdt::SetxattrRequest { cred, fid: f, name, value, flags: 0, ..Default::default() };
         let (mds, most, body) = (fs.mds.clone(), most.clone(), wire::encode(&q));
         let caller = Caller { client: fs.client, replay: None, basis: 0, slot: None };
         fs.world.rt().spawn(async move {

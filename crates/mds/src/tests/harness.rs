@@ -386,7 +386,7 @@ impl Fs {
     }
     pub fn setxattr(&self, fid: Fid, name: &str, value: Option<&[u8]>, flags: u32) -> Result<(), FsError> {
         let value = value.map(Bytes::from);
-        let q = SetxattrRequest { cred: self.cred.clone(), fid, name: name.into(), value, flags, kill_sgid: false };
+        let q = SetxattrRequest { cred: self.cred.clone(), fid, name: name.into(), value, flags, ..Default::default() };
         self.call::<_, BytesReply>(Op::MdtSetxattr, &q).map(|_| ())
     }
     pub fn getxattr(&self, fid: Fid, name: &str) -> Result<Vec<u8>, FsError> {

@@ -25,7 +25,7 @@ fn mknod(fs: &Fs, name: &str) -> Fid {
 }
 fn set_request(fid: Fid, name: &str, value: &[u8]) -> SetxattrRequest {
     let (cred, name, value) = (user(0), name.into(), Some(value.into()));
-    SetxattrRequest { cred, fid, name, value, flags: 0, kill_sgid: false }
+    SetxattrRequest { cred, fid, name, value, flags: 0, ..Default::default() }
 }
 
 #[test]

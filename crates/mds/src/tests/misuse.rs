@@ -4,9 +4,9 @@ use std::sync::Arc;
 use layout::StripeObject;
 use ptlrpc::Limits;
 use types::{ClientId, Fid, FsError, HandleId, Transno};
-use wire::Op as Rpc;
 use wire::credential::{Credential, CredentialFlags};
 use wire::mdt::*;
+use wire::{Bytes, Op as Rpc};
 
 use super::harness::{Fs, user};
 use crate::entering::Enters;
@@ -159,14 +159,23 @@ fn a_replayed_layout_takes_no_file_away_that_it_names_as_its_object() {
 #[test]
 fn a_limited_client_gets_only_objects_by_a_replay_that_were_given_to_a_file_that_is_missing() {
     let r = recovering();
-    let (request, transno) = r.lost.clone();
+    let (mut request, transno) = r.lost.clone();
     let forged =
         layout::Layout::new(layout::StripeSize::DEFAULT, layout::Pattern::Raid0, None, vec![r.object]).unwrap();
     let layout = layout::xattr::encode_layout(&forged, request.fid, layout::xattr::Form::Stored);
-    let stolen = OpenRequest { layout: layout.into(), ..request.clone() };
+    let key = r.fs.mds.config.key.capabilities().unwrap();
+    let proof = |client, layout: &[u8]| Bytes::from(&key.of_gift(ClientId(client), request.fid, layout)[..]);
+    let (own, of_stolen, others) = (proof(1, &request.layout), proof(1, &layout), proof(2, &request.layout));
+    let stolen = OpenRequest { layout: layout.into(), proof: of_stolen, ..request.clone() };
     let open = |tx: &mut Tx<'_>, q: &OpenRequest| tx.open(q);
     assert_eq!(limited(&r.fs, transno, &stolen, open), Err(FsError::NotPermitted));
+    // Its objects are those of a file that is missing, and nothing says that it was this client's.
+    for proof in [Bytes::default(), others, stolen.proof.clone()] {
+        let claimed = OpenRequest { proof, ..request.clone() };
+        assert_eq!(limited(&r.fs, transno, &claimed, open), Err(FsError::NotPermitted));
+    }
     assert_eq!(r.fs.lookup(r.dir, "lost"), Err(FsError::NotFound));
+    request.proof = own;
     // The true one is carried out, also for a mode that would not let it be opened again.
     assert_eq!(limited(&r.fs, transno, &request, open), Ok(()));
     assert_eq!(r.fs.lookup(r.dir, "lost").unwrap().fid, request.fid);
