@@ -171,6 +171,18 @@ impl Target {
         let own = exports.values().filter(may_be).count();
         own + self.changing.under_way()
     }
+    pub(crate) fn count_eviction(&self, client: ClientId) {
+        let mut evicted = self.evicted.borrow_mut();
+        *evicted.entry(client).or_default() += 1;
+        if evicted.len() > EVICTED_MAX {
+            evicted.pop_first();
+        }
+    }
+    /// Whether it has evicted a client, as far as it is known: with so many that some are forgotten it may have evicted anybody.
+    pub(crate) fn has_evicted(&self, client: ClientId) -> bool {
+        let evicted = self.evicted.borrow();
+        evicted.contains_key(&client) || evicted.len() == EVICTED_MAX
+    }
     /// Whether requests are in service.
     pub(crate) fn serves(&self) -> bool {
         self.exports.borrow().values().any(|e| e.running.get() > 0)
@@ -192,7 +204,7 @@ impl Target {
 /// How often clients that are waited for are looked after.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Clients whose evictions a target counts; beyond it the lowest ids are forgotten.
-pub(crate) const EVICTED_MAX: usize = 4096;
+const EVICTED_MAX: usize = 4096;
 
 /// Sessions at one target that one credential may have, unless [`Server::set_sessions_of_credential_max`] says otherwise. A credential
 /// is one host's, which has a session for each mount and command that runs: this is far more, also where some hundred hosts share one,

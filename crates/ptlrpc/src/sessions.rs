@@ -20,7 +20,7 @@ use wire::{Bytes, Op};
 use crate::auth::{Binding, ClusterKey, PROOF_BYTES, SessionKey, id_proved_by, is_here, meant};
 use crate::credential::{CLIENT_KEY, CLIENT_KEY_NAME, Limits, Validity};
 use crate::export::{Export, Opener, Request};
-use crate::server::{EVICTED_MAX, Server, Target, make_export};
+use crate::server::{Server, Target, make_export};
 use crate::stream::{Sink, Source};
 
 /// What a connection says of its client.
@@ -311,6 +311,7 @@ impl Server {
             last_xid: export.last_xid.get().0,
             target_uuid: target.service.uuid(),
             epoch,
+            gave_up: target.has_evicted(client),
         }
     }
 
@@ -509,11 +510,7 @@ impl Target {
 
 pub(crate) async fn evict(target: &Rc<Target>, client: ClientId) {
     if target.exports.borrow().contains_key(&client) {
-        let mut evicted = target.evicted.borrow_mut();
-        *evicted.entry(client).or_default() += 1;
-        if evicted.len() > EVICTED_MAX {
-            evicted.pop_first();
-        }
+        target.count_eviction(client);
     }
     close(target, client, true).await;
 }

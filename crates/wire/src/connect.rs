@@ -116,6 +116,9 @@ message! {
         target_uuid: u64,
         /// How often the target's store was opened: of two servers of one store the later one has the higher. 0: not counted.
         epoch: u64,
+        /// Since its start the server has ended a session of this client without its word, or may have: what the client had under way
+        /// then may have been carried out.
+        gave_up: bool,
     }
     /// One object storage target in the cluster map.
     OstEntry {

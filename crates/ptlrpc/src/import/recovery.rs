@@ -44,7 +44,8 @@ impl Import {
         } else if let Some(c) = &callbacks {
             lost.iter().for_each(|r| c.on_lost(r.header.op, &r.body));
         }
-        if restarted && !session.known && was_on_record {
+        // The very first request of a session has had no answer by which its client knows that the session was noted; the server does.
+        if restarted && !session.known && (was_on_record || session.gave_up) {
             self.fail_changes();
         }
         self.parted.set(false);
