@@ -14,6 +14,7 @@ use wire::{Crc, Decode, Encode, Flags, Header, Op};
 use crate::auth::Binding;
 use crate::credential::{CLIENT_KEY, Limits};
 use crate::early::{Early, Place};
+use crate::seats::Seat;
 use crate::stream::Sink;
 
 /// Reply slots of one client, 0 and up: each may hold an answer, here and in the target's store. No client is granted more.
@@ -149,6 +150,8 @@ pub struct Export {
     pub(crate) limits: RefCell<Option<Arc<Limits>>>,
     /// Whose key opened it.
     pub(crate) opener: Cell<Opener>,
+    /// Its seat among the sessions of clients.
+    pub(crate) seat: RefCell<Option<Seat>>,
     /// A task ends the session when its credential does.
     pub(crate) is_timed: Cell<bool>,
     /// Requests without an answer, and the bytes of their bodies.
@@ -194,6 +197,7 @@ impl Export {
             role: Cell::new(Role::Client),
             limits: RefCell::default(),
             opener: Cell::default(),
+            seat: RefCell::default(),
             is_timed: Cell::new(false),
             running: Cell::new(0),
             body_bytes: Cell::new(0),
@@ -311,6 +315,7 @@ impl Export {
     pub(crate) fn end(&self, evicted: bool) {
         self.evicted.set(evicted);
         self.ended.set(true);
+        self.seat.take();
         if evicted {
             self.disconnect();
         }

@@ -7,7 +7,7 @@
 //!
 //! Code map: `import` (a client's end; `connection`, `recovery`, `again`, `timeouts` below it) · `export` (a server's end, kept answers) ·
 //! `server` (listening, requests) · `reception` (one address for servers of several shards) · `sessions` (handshake, whose session, eviction) · `early` (asking for time) · `recovery` (the window after a restart) · `auth` `credential` `door` (who may open a
-//! session, with which limits, and how many try) · `admission` `capability` (whether a session may ask what it asks, and about which objects) · `stream` `incoming` (messages as they come) · `turns` (permits by rank).
+//! session, with which limits, and how many try) · `seats` (how many sessions a process takes) · `admission` `capability` (whether a session may ask what it asks, and about which objects) · `stream` `incoming` (messages as they come) · `turns` (permits by rank).
 //! Guarded by: `crates/ptlrpc/tests`, the tests of clients and servers in `crates/cluster/tests`, `crates/sim/tests/cluster.rs`.
 
 mod admission;
@@ -22,6 +22,7 @@ mod incoming;
 mod quiet;
 mod reception;
 mod recovery;
+mod seats;
 mod server;
 mod sessions;
 pub mod stream;
@@ -36,4 +37,5 @@ pub use import::{AdaptiveTimeouts, CallOptions, Callbacks, Import, ImportConfig,
 pub use quiet::{HeldSet, Leaving, Quiet, watch_quiet};
 pub use reception::Reception;
 pub use recovery::RecoveryControl;
+pub use seats::Seats;
 pub use server::{SESSIONS_OF_CREDENTIAL_MAX, Server, ServerConfig, Service, SessionRecord};

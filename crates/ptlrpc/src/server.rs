@@ -3,6 +3,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use frames::Bulk;
 use rt::real::Arrival;
@@ -18,6 +19,7 @@ use crate::door::{Door, HANDSHAKE_WITHIN};
 use crate::export::{Arrived, Export, Opener, ReplyRecord, Request, SLOTS_MAX, is_slot};
 use crate::incoming::Incoming;
 use crate::recovery::{Recovery, RecoveryControl};
+use crate::seats::{Seat, Seats};
 use crate::sessions::{Changing, close, evict, gone};
 use crate::stream::{self, Sink, Source};
 
@@ -208,8 +210,8 @@ const EVICTED_MAX: usize = 4096;
 
 /// Sessions at one target that one credential may have, unless [`Server::set_sessions_of_credential_max`] says otherwise. A credential
 /// is one host's, which has a session for each mount and command that runs: this is far more, also where some hundred hosts share one,
-/// and far less than a server has descriptors, whose other clients go on. The key of all clients has no such bound: clusters of any
-/// size mount with it, and whoever has it is trusted with every file.
+/// and far less than a server has descriptors, whose other clients go on. The key of all clients has no such bound, for clusters of any
+/// size mount with it: it has half of the descriptors ([`Seats`]).
 pub const SESSIONS_OF_CREDENTIAL_MAX: usize = 4096;
 
 /// The targets of one process and their listeners.
@@ -224,6 +226,8 @@ pub struct Server {
     /// See [`Server::set_sessions_of_credential_max`].
     sessions_of_credential_max: Cell<usize>,
     sessions_limit_hits: Cell<u64>,
+    /// See [`Server::set_seats`].
+    pub(crate) seats: RefCell<Arc<Seats>>,
     /// Targets that were taken out, each with its evictions, by client.
     earlier: RefCell<BTreeMap<String, BTreeMap<ClientId, u64>>>,
     /// A target was taken out.
@@ -244,6 +248,7 @@ impl Server {
             limit_breaches: Cell::new(0),
             sessions_of_credential_max: Cell::new(SESSIONS_OF_CREDENTIAL_MAX),
             sessions_limit_hits: Cell::new(0),
+            seats: RefCell::new(Seats::of_process()),
             earlier: RefCell::default(),
             fewer: Event::new(),
         })
@@ -266,6 +271,7 @@ impl Server {
                 let export = make_export(rt, boot, &service, s.client);
                 export.binding.set(s.binding);
                 export.origin.set(s.origin);
+                export.seat.replace(Some(self.seats.borrow().take_anyway(Opener::Unknown)));
                 for r in s.replies.into_iter().filter(|_| !types::planted!("replies-forgotten")) {
                     export.recall(r);
                 }
@@ -512,25 +518,44 @@ impl Server {
     }
 
     /// Says how many sessions one credential may have at each target, [`SESSIONS_OF_CREDENTIAL_MAX`] by default. One more is refused
-    /// until one ends, and its client comes again. Those of servers, and those of the key of all clients, are not bounded.
+    /// until one ends, and its client comes again. Those of the key of all clients are bounded by descriptors alone, those of servers by nothing.
     pub fn set_sessions_of_credential_max(&self, sessions: usize) {
         self.sessions_of_credential_max.set(sessions);
     }
 
-    /// Sessions that were refused because their credential had too many.
+    /// Counts the sessions of clients among others than those of the process.
+    pub fn set_seats(&self, seats: Arc<Seats>) {
+        self.seats.replace(seats);
+    }
+
+    /// Sessions that were refused because their credential had too many, or the process.
     #[must_use]
     pub fn sessions_limit_hits(&self) -> u64 {
         self.sessions_limit_hits.get()
     }
 
-    /// Whether one more session of whoever comes finds its place.
-    pub(crate) fn has_place(&self, target: &Target, opener: Opener) -> bool {
-        let Opener::Credential(id) = opener else { return true };
-        if id == CLIENT_KEY || target.sessions_of(opener) < self.sessions_of_credential_max.get() {
-            return true;
+    /// The seat of one more session of whoever comes; administrators and servers need none.
+    ///
+    /// # Errors
+    /// `Overloaded`: there is none.
+    pub(crate) fn seat(&self, target: &Target, opener: Opener) -> Result<Option<Seat>, FsError> {
+        let Opener::Credential(id) = opener else { return Ok(None) };
+        let has_room = id == CLIENT_KEY || target.sessions_of(opener) < self.sessions_of_credential_max.get();
+        let seat = has_room.then(|| self.seats.borrow().take(opener)).flatten();
+        if seat.is_none() {
+            self.sessions_limit_hits.set(self.sessions_limit_hits.get() + 1);
         }
-        self.sessions_limit_hits.set(self.sessions_limit_hits.get() + 1);
-        false
+        seat.ok_or(FsError::Overloaded).map(Some)
+    }
+
+    /// The seat of a session that there is, which somebody comes back to; `was`: who that was.
+    pub(crate) fn seat_again(&self, target: &Target, was: Opener, opener: Opener) -> Result<Option<Seat>, FsError> {
+        match (was, opener) {
+            // What it has proved may be another credential than it was, which has a bound of its own.
+            (Opener::Administrator | Opener::Credential(_), _) => self.seat(target, opener),
+            (Opener::Unknown, Opener::Credential(_)) => Ok(Some(self.seats.borrow().take_anyway(opener))),
+            (Opener::Unknown, _) => Ok(None),
+        }
     }
 
     /// How often clients said that another one had ended and were not believed, at all targets.

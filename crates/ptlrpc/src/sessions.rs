@@ -20,6 +20,7 @@ use wire::{Bytes, Op};
 use crate::auth::{Binding, ClusterKey, PROOF_BYTES, SessionKey, id_proved_by, is_here, meant};
 use crate::credential::{CLIENT_KEY, CLIENT_KEY_NAME, Limits, Validity};
 use crate::export::{Export, Opener, Request};
+use crate::seats::Seat;
 use crate::server::{Server, Target, make_export};
 use crate::stream::{Sink, Source};
 
@@ -166,6 +167,10 @@ impl Server {
         };
         let (export, known) = match opened {
             Ok(session) => session,
+            Err(FsError::Overloaded) => {
+                let (who, seats) = (shown(key.limits()), self.seats.borrow().clone());
+                return refuse(FsError::Overloaded, format!("{who} has as many sessions as it may have ({seats})"));
+            }
             Err(e) => return refuse(e, format!("session refused: {e}")),
         };
         export.role.set(ask.role);
@@ -354,11 +359,9 @@ impl Server {
             target.changing.wait(client).await;
             let existing = target.exports.borrow().get(&client).cloned();
             let Some(export) = existing else {
-                if !self.has_place(target, whose.opener) {
-                    return Err(FsError::Overloaded);
-                }
+                let seat = self.seat(target, whose.opener)?;
                 let Some(change) = Change::begin(target, client) else { continue };
-                let export = begin_session(target, change, &whose).await.unwrap_or(Err(FsError::NotConnected))?;
+                let export = begin_session(target, change, &whose, seat).await.unwrap_or(Err(FsError::NotConnected))?;
                 if !export.is_ended() {
                     return Ok((export, false));
                 }
@@ -374,10 +377,10 @@ impl Server {
                 self.oust(target, client).await;
                 continue;
             }
-            // What it has proved may be another credential than it was, which has a bound of its own.
             let was = export.opener.get();
-            if was != whose.opener && was != Opener::Unknown && !self.has_place(target, whose.opener) {
-                return Err(FsError::Overloaded);
+            if was != whose.opener {
+                let seat = self.seat_again(target, was, whose.opener)?;
+                export.seat.replace(seat);
             }
             if whose.owns {
                 export.is_owned.set(true);
@@ -399,10 +402,16 @@ impl Server {
 
 /// Opens a session at its service. That takes as long as the store does, longer than a handshake may: it goes on when the client's
 /// connection is given up meanwhile, and the client's next one finds the session.
-fn begin_session(target: &Rc<Target>, change: Change, whose: &Whose) -> OneReceiver<Result<Rc<Export>, FsError>> {
+fn begin_session(
+    target: &Rc<Target>,
+    change: Change,
+    whose: &Whose,
+    seat: Option<Seat>,
+) -> OneReceiver<Result<Rc<Export>, FsError>> {
     let client = change.1;
     let export = make_export(&target.rt, target.boot, &target.service, client);
     export.opener.set(whose.opener);
+    export.seat.replace(seat);
     export.origin.set(whose.origin);
     export.recoverable.set(whose.recoverable);
     export.binding.set(Some(whose.next));

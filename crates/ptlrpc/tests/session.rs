@@ -439,6 +439,47 @@ fn a_credential_has_so_many_sessions_and_others_do_not_notice() {
 }
 
 #[test]
+fn whoever_has_the_key_of_all_clients_leaves_descriptors_to_others_and_administrators_always_get_in() {
+    both(async |rt, nid| {
+        let (store, callbacks): (Rc<Store>, Rc<dyn Callbacks>) = (Rc::default(), Rc::new(Answering));
+        let (server, bound) = serve(&rt, &nid, &store, true, 1, key());
+        server.set_seats(ptlrpc::Seats::of(8));
+        let clients = ClusterKey::from_text(key().client_text().as_bytes()).unwrap();
+        let open = |key: &ClusterKey, id| import_of(&rt, (bound.clone(), ClientId(id)), key.clone(), &callbacks);
+        let mut all = Vec::new();
+        for (n, (key, many)) in [(clients.clone(), 4), (credential(1), 2), (key(), 9)].into_iter().enumerate() {
+            for id in 0..many {
+                let client = open(&key, 100 * (1 + n as u64) + id);
+                client.ready(Duration::from_secs(20)).await.unwrap();
+                all.push(client);
+            }
+            // Clients' places are taken, in the end all of them.
+            let full = open(&clients, 50 + n as u64);
+            let hits = server.sessions_limit_hits();
+            while server.sessions_limit_hits() == hits {
+                assert!(full.ready(Duration::from_millis(100)).await.is_err(), "it is refused, and comes again");
+            }
+            full.abandon();
+        }
+        let (common, own) = (open(&clients, 60), open(&credential(2), 61));
+        for waits in [&common, &own] {
+            let hits = server.sessions_limit_hits();
+            while server.sessions_limit_hits() == hits {
+                assert!(waits.ready(Duration::from_millis(100)).await.is_err());
+            }
+        }
+        // A connection that is made anew continues its session; sessions that end make room.
+        all[0].move_to(bound.clone());
+        assert_eq!(all[0].ask::<_, u64>(Op::MdtSync, &1u64).await, Ok(2));
+        all[1].close().await;
+        all[2].close().await;
+        for waits in [&common, &own] {
+            assert_eq!(waits.ready(Duration::from_secs(20)).await, Ok(()));
+        }
+    });
+}
+
+#[test]
 fn what_changes_servers_takes_an_administrators_key() {
     both(async |rt, nid| {
         let callbacks: Rc<dyn Callbacks> = Rc::new(Answering);

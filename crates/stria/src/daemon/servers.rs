@@ -47,7 +47,10 @@ pub(super) fn serve<T>(
     work: impl AsyncFnOnce(Rt) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     match take_descriptors() {
-        Ok(descriptors) => tracing::debug!(descriptors, "descriptors that this process may have open"),
+        Ok(descriptors) => {
+            tracing::debug!(descriptors, "descriptors that this process may have open");
+            ptlrpc::Seats::of_process().set_descriptors(usize::try_from(descriptors).unwrap_or(usize::MAX));
+        }
         Err(e) => tracing::warn!("the limit of open descriptors stays as it is: {e}"),
     }
     if let Some(latency_us) = settings::wake_up_us(config)
