@@ -106,6 +106,13 @@ impl fmt::Display for Trouble {
     }
 }
 
+impl Trouble {
+    /// Whether the same may go through a moment later.
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Trouble::Again(_) | Trouble::Lost(_) | Trouble::ReadOnly)
+    }
+}
+
 impl From<Error> for Trouble {
     fn from(e: Error) -> Trouble {
         let why = with_causes(&e);

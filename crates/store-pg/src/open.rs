@@ -8,7 +8,7 @@ use mds::record::Superblock;
 use mds::{FormatError, MkfsOptions};
 use rt::Rt;
 use tokio::sync::mpsc;
-use types::{Duration, Origin};
+use types::{Duration, Instant, Origin};
 
 use crate::PgKv;
 use crate::link::{StoreRow, Trouble};
@@ -16,8 +16,11 @@ use crate::place::Place;
 use crate::snapshot::Engine;
 use crate::worker::{self, Claim, Command, Shared};
 
-/// Pause between two looks at a lease that is held.
+/// Pause between two looks at a lease that is held, and at a database that does not answer.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// How long a store is tried to be taken whose database has answered and does not any more, or has others' transactions in the way. More
+/// than a lease: what was sent before a connection ended may have taken the store, and is waited for.
+const TRIED_FOR: Duration = Duration::from_secs(15);
 
 /// Whose store a database holds.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -117,6 +120,33 @@ impl<'a> Opening<'a> {
         })
     }
 
+    /// [`Opening::answered`]; `None`: it is to be asked again, for what is in the way may pass. `since`: when that began.
+    async fn answered_in_time<T>(
+        &self,
+        answer: Option<Result<T, Trouble>>,
+        patience: Patience,
+        since: &mut Option<Instant>,
+    ) -> Result<Option<T>, OpenError> {
+        let may_pass = matches!(&answer, Some(Err(why)) if why.may_pass() || patience == Patience::Forever);
+        let why = match self.answered(answer) {
+            Err(why @ OpenError::Database(..)) if may_pass => why,
+            answered => {
+                *since = None;
+                return answered.map(Some);
+            }
+        };
+        let now = self.rt.now();
+        if since.is_none() {
+            tracing::warn!("{why}; it is tried again");
+        }
+        let begun = *since.get_or_insert(now);
+        if patience == Patience::Lease && now.since(begun) >= TRIED_FOR {
+            return Err(why);
+        }
+        self.rt.sleep(LOOK_EVERY).await;
+        Ok(None)
+    }
+
     async fn look(&self) -> Result<StoreRow, OpenError> {
         let looked = self.engine.ask(Command::Look).await;
         self.answered(looked)
@@ -126,27 +156,22 @@ impl<'a> Opening<'a> {
     async fn take(self, holder: &str, patience: Patience) -> Result<PgKv, OpenError> {
         let process = written(self.rt.origin());
         let mut seen: Option<(i64, f64)> = None;
-        let mut told = false;
+        let (mut told, mut silent) = (false, None);
         loop {
-            let row = match self.look().await {
-                Err(e @ OpenError::Database(..)) if patience == Patience::Forever => {
-                    if !std::mem::replace(&mut told, true) {
-                        tracing::warn!("{e}; it is tried again");
-                    }
-                    self.rt.sleep(LOOK_EVERY).await;
-                    continue;
-                }
-                looked => looked?,
-            };
+            let looked = self.engine.ask(Command::Look).await;
+            let Some(row) = self.answered_in_time(looked, patience, &mut silent).await? else { continue };
             let is_gone = self.rt.is_gone(origin_of(&row.holder_process));
             if row.left_s <= 0.0 || is_gone {
                 let claim =
                     Claim { epoch: row.epoch, holder: holder.into(), process: process.clone(), in_any_case: is_gone };
                 let taken = self.engine.ask(|to| Command::Take(claim, to)).await;
-                if let Some(commit) = self.answered(taken)? {
+                if let Some(Some(commit)) = self.answered_in_time(taken, patience, &mut silent).await? {
                     self.engine.begin(commit);
                     return Ok(PgKv { identity: row.whose(), engine: Rc::new(self.engine) });
                 }
+                // Whoever has it now may be this server, by what was sent before a connection ended: it is looked at afresh, and nobody
+                // lengthens that lease.
+                seen = None;
                 continue;
             }
             let is_renewed = seen.is_some_and(|(epoch, left)| epoch != row.epoch || row.left_s > left);

@@ -287,24 +287,19 @@ impl Worker {
         }
     }
 
+    /// One try. Whether one whose connection ended was carried out shows the next look.
     async fn take(&self, claim: &Claim) -> Result<Option<i64>, Trouble> {
         let link = Link::open(&self.place).await?;
-        let mut pauses = Pauses::new();
-        loop {
-            let (sent, lease_s) = (Instant::now(), LEASE.as_secs_f64());
-            let who = (&*claim.holder, &*claim.process);
-            match link.take(claim.epoch, who, lease_s, claim.in_any_case).await {
-                Ok(Some(commit)) => {
-                    self.shared.epoch.store(claim.epoch + 1, SeqCst);
-                    self.shared.commit.store(commit, SeqCst);
-                    self.shared.renewed(sent);
-                    *self.writing.0.lock().await = Some(link);
-                    return Ok(Some(commit));
-                }
-                Err(Trouble::Again(_)) => pauses.pause().await,
-                other => return other,
-            }
+        let (sent, lease_s) = (Instant::now(), LEASE.as_secs_f64());
+        let who = (&*claim.holder, &*claim.process);
+        let taken = link.take(claim.epoch, who, lease_s, claim.in_any_case).await?;
+        if let Some(commit) = taken {
+            self.shared.epoch.store(claim.epoch + 1, SeqCst);
+            self.shared.commit.store(commit, SeqCst);
+            self.shared.renewed(sent);
+            *self.writing.0.lock().await = Some(link);
         }
+        Ok(taken)
     }
 
     /// Lengthens the lease; false: not this time.

@@ -3,6 +3,9 @@
 #[path = "support/postgres.rs"]
 mod postgres;
 
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -214,6 +217,90 @@ fn a_store_has_one_server_and_the_one_before_is_fenced() {
         drop(second);
         let third = open(&rt, &url, CACHE_BYTES).await.unwrap();
         assert_eq!(count(&*third).await, 4, "one that ends gives the store back at once");
+    });
+}
+
+/// Lets the taking of the store of "fs" fail so often: `how` is what its transaction does.
+fn takes_fail(server: &Postgres, times: u32, how: &str) {
+    server.sql("fs", "CREATE SEQUENCE tries");
+    server.sql(
+        "fs",
+        &format!(
+            "CREATE FUNCTION fails() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+             IF nextval('tries') <= {times} THEN {how}; END IF; RETURN NEW; END $$"
+        ),
+    );
+    let when = "BEFORE UPDATE ON stria_mdt FOR EACH ROW WHEN (NEW.epoch <> OLD.epoch)";
+    server.sql("fs", &format!("CREATE TRIGGER fails {when} EXECUTE FUNCTION fails()"));
+}
+
+#[test]
+fn a_store_is_taken_although_others_are_in_the_way_and_connections_end() {
+    if !is_there() {
+        return;
+    }
+    for how in ["RAISE 'in the way' USING ERRCODE = '40001'", "PERFORM pg_terminate_backend(pg_backend_pid())"] {
+        let server = Postgres::start();
+        let url = server.database("fs");
+        on_shard(|rt| async move {
+            drop(new_store(&rt, &url).await);
+            takes_fail(&server, 2, how);
+            let kv = open(&rt, &url, CACHE_BYTES).await.unwrap();
+            kv.commit(batch(1)).await.unwrap();
+            assert_eq!(server.sql("fs", "SELECT epoch FROM stria_mdt"), "2", "{how}");
+            assert_eq!(server.sql("fs", "SELECT last_value FROM tries"), "3", "{how}");
+        });
+    }
+}
+
+/// Passes bytes on; false when this is the last: `cut` came by.
+fn pass(from: &mut UnixStream, to: &mut UnixStream, cut: &AtomicBool) -> bool {
+    let mut bytes = [0; 65_536];
+    let Ok(n @ 1..) = from.read(&mut bytes) else { return false };
+    // How a server says that it has changed a row, once that is committed.
+    let changed = bytes[..n].windows(8).any(|w| w == b"UPDATE 1");
+    let is_cut = changed && cut.swap(false, SeqCst);
+    !is_cut && to.write_all(&bytes[..n]).is_ok()
+}
+
+/// A socket before that of a server which loses the first answer that a change was made. Its directory.
+fn losing_an_answer(server: &Postgres) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let (name, to) = (".s.PGSQL.5432", server.socket_dir().join(".s.PGSQL.5432"));
+    let listener = UnixListener::bind(dir.path().join(name)).unwrap();
+    let cut = Arc::new(AtomicBool::new(true));
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Ok(behind) = UnixStream::connect(&to) else { return };
+            let ends = [(client.try_clone(), behind.try_clone()), (Ok(behind), Ok(client))];
+            for (n, (from, to)) in ends.into_iter().enumerate() {
+                let (mut from, mut to, cut) = (from.unwrap(), to.unwrap(), cut.clone());
+                let never = Arc::new(AtomicBool::new(false));
+                std::thread::spawn(move || {
+                    while pass(&mut from, &mut to, if n == 1 { &cut } else { &never }) {}
+                    drop((from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both)));
+                });
+            }
+        }
+    });
+    dir
+}
+
+#[test]
+fn a_store_that_was_taken_and_did_not_say_so_is_taken_again_when_that_lease_is_over() {
+    if !is_there() {
+        return;
+    }
+    let server = Postgres::start();
+    let url = server.database("fs");
+    let between = losing_an_answer(&server);
+    on_shard(|rt| async move {
+        drop(new_store(&rt, &url).await);
+        let by_way = format!("postgres://stria@/fs?host={}", between.path().display());
+        let kv = open(&rt, &by_way, CACHE_BYTES).await.unwrap();
+        kv.commit(batch(1)).await.unwrap();
+        assert_eq!(server.sql("fs", "SELECT epoch FROM stria_mdt"), "3", "the second time that it was taken counts");
+        assert!(open(&rt, &url, CACHE_BYTES).await.is_err_and(|e| e.contains("in use by")));
     });
 }
 
