@@ -41,7 +41,9 @@ impl CapabilityKey {
     }
     fn over(&self, said: &[&[u8]]) -> [u8; CAPABILITY_BYTES] {
         let mut h = blake3::Hasher::new_keyed(&self.0);
-        said.iter().for_each(|part| drop(h.update(part)));
+        for part in said {
+            h.update(part);
+        }
         let mut made = [0; CAPABILITY_BYTES];
         made.copy_from_slice(&h.finalize().as_bytes()[..CAPABILITY_BYTES]);
         made

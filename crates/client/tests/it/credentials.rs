@@ -627,8 +627,8 @@ fn a_replay_that_a_client_of_a_subtree_made_itself_gets_no_object_of_a_create_th
         }
         // Its own are told again; the other client is still waited for.
         let layout = layout::xattr::decode_layout(&layout).unwrap().1;
-        let transno = (theirs.fid().seq - Fid::MDT_SEQ_FIRST) << 32 | u64::from(theirs.fid().oid) + 1000;
         let fid = Fid { oid: theirs.fid().oid + 1000, ..theirs.fid() };
+        let transno = (fid.seq - Fid::MDT_SEQ_FIRST) << 32 | u64::from(fid.oid);
         let stored = layout::xattr::encode_layout(&layout, fid, layout::xattr::Form::Stored);
         let handle = types::HandleId((transno >> 40) << 40 | 0xffff);
         let flags = O_RDWR | O_CREAT;
