@@ -1,8 +1,8 @@
 //! Callers that are killed while their request waits for a server or a lock.
 //!
 //! A kernel tells of the first signal of a caller, whatever it is, and then waits for the answer, SIGKILL or not. I/O of regular
-//! files does not fail for a mere SIGALRM; so the caller's state is looked at (`/proc/PID/status`) until it is being
-//! killed, and only then is the request answered, with EINTR, which no program sees. What only asked is given up then. A change goes on
+//! files does not fail for a mere SIGALRM; so the caller's state is looked at (`/proc/PID/status`, by a worker: see [`crate::cred`]) until it
+//! is being killed, and only then is the request answered, with EINTR, which no program sees. What only asked is given up then. A change goes on
 //! without its caller: what is half done at servers comes to its end, and what it would have given to the caller is given back
 //! ([`Client::carry_out`], which also says how many may); and its kernel, which was told that the call was interrupted, is told to forget what
 //! it has changed ([`client::Missed`]).
@@ -38,13 +38,15 @@ impl Caller {
     /// A caller that cannot be seen (another process name space) counts as being killed once it got a signal: a wait
     /// without an end would be worse than an EINTR.
     async fn killed(&mut self, rt: &Rt, is_dying: IsDying, on_signal: impl FnOnce()) {
+        let pid = self.pid;
+        let look = async || rt.offload(move || is_dying(pid)).await;
         while race(&mut self.signal, rt.sleep(LOOK_UNTOLD_EVERY)).await.is_err() {
-            if is_dying(self.pid) == Some(true) {
+            if look().await == Some(true) {
                 break;
             }
         }
         on_signal();
-        while is_dying(self.pid) == Some(false) {
+        while look().await == Some(false) {
             rt.sleep(LOOK_EVERY).await;
         }
     }

@@ -103,10 +103,14 @@ impl StriaFs {
     pub fn tell_calls(&self, syscall_of: fn(u32) -> Syscall) {
         self.syscalls.set(syscall_of);
     }
+    /// How the supplementary groups of a caller are found out; for kernels whose callers are no processes of this machine.
+    pub fn tell_groups(&self, groups_of: fn(u32) -> Vec<u32>) {
+        self.callers.set(groups_of);
+    }
     /// Who asks. Not for requests that end an open: their callers may hold what finding out waits for, and nobody needs to know.
     async fn cred(&self, req: &Request<'_>) -> Cred {
         let job = self.jobs.of(&self.client, req.uid(), req.gid(), req.pid()).await;
-        Cred { job, ..self.callers.cred(req.uid(), req.gid(), req.pid()) }
+        Cred { job, ..self.callers.cred(self.client.rt(), req.uid(), req.gid(), req.pid()).await }
     }
 }
 

@@ -1,4 +1,5 @@
-//! The system call that a thread is in while it waits for an answer, as `/proc/TID/syscall` tells: what a request does not say.
+//! The system call that a thread is in while it waits for an answer, as `/proc/TID/syscall` tells: what a request does not say. Who reads it
+//! waits for an execve(2) of that process at most, in which no thread writes or cuts.
 use std::cell::Cell;
 
 use rt::Rt;
