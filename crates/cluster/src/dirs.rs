@@ -80,17 +80,16 @@ fn stores_beside(dir: &Path) -> u64 {
 /// counts its part of the free space as its own.
 ///
 /// # Errors
-/// [`RoleError`]: not formatted, another cluster's, a newer format, in use.
+/// Not formatted, another cluster's, a newer format, in use.
 pub async fn open_ost(
     rt: &Rt,
     dir: &Path,
     cluster: u64,
     config: FileStoreConfig,
-) -> Result<Rc<dyn ObjectStore>, RoleError> {
+) -> Result<Rc<dyn ObjectStore>, store_file::OpenError> {
     let config = FileStoreConfig { sharers: config.sharers.max(stores_beside(dir)), ..config };
-    let lock = lock_dir(rt, dir).map_err(|e| RoleError(e.to_string()))?;
-    let store = FileStore::open(rt.clone(), dir, Some(cluster), config, Some(lock)).await;
-    Ok(Rc::new(store.map_err(|e| RoleError(e.to_string()))?))
+    let lock = lock_dir(rt, dir)?;
+    Ok(Rc::new(FileStore::open(rt.clone(), dir, Some(cluster), config, Some(lock)).await?))
 }
 
 /// How a client is mounted.

@@ -73,9 +73,29 @@ impl OssNode {
         place: &OssPlace,
         make: MakeOss<E>,
     ) -> Result<OssNode, E> {
+        OssNode::start_after(rt, osts, shards, place, make, std::future::ready(Ok(()))).await
+    }
+
+    /// The same, where nobody is told of the targets before `first` is done, which begins once they are there.
+    ///
+    /// # Errors
+    /// As [`OssNode::start`], or what `first` says.
+    pub async fn start_after<E: From<RoleError> + Send + 'static>(
+        rt: &Rt,
+        osts: &[u16],
+        shards: usize,
+        place: &OssPlace,
+        make: MakeOss<E>,
+        first: impl Future<Output = Result<(), E>>,
+    ) -> Result<OssNode, E> {
         let count = shards.min(osts.len());
         if count < 2 {
             let oss = make(rt.clone(), osts.to_vec()).await?;
+            if let Err(e) = first.await {
+                // Why it does not start is worth more than how that ends.
+                let _ = oss.close().await;
+                return Err(e);
+            }
             let role = serve_oss(rt, oss, &place.nid, &place.mds, &place.key).map_err(|e| place.failed(&e))?;
             return Ok(OssNode { nid: role.nid.clone(), place: Place::Here(role), later: RefCell::default() });
         }
@@ -86,6 +106,7 @@ impl OssNode {
                 let names = ready.pop().await.expect("a shard says how its start went")?;
                 targets.extend(names.into_iter().map(|name| (name, index)));
             }
+            first.await?;
             let lanes = shards.lanes.clone();
             let hand_over = Box::new(move |shard: usize, arrival, here| {
                 lanes[shard].push(Task::TakeIn(arrival, here));

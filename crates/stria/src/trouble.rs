@@ -135,7 +135,7 @@ pub fn of_server(target: &Value, place: &Place<'_>) -> Option<Trouble> {
         return Some(Trouble::new(
             format!("{name} is deactivated"),
             format!(
-                "its files answer EIO until 'stria set_param osc.*OST{:04x}*.active=1' takes it back; one whose store was not found comes back with its store and the next start of the metadata server",
+                "its files answer EIO; if somebody deactivated it, 'stria set_param osc.*OST{:04x}*.active=1' takes it back; if its store was not found or does not open, it comes back by itself once that is mended",
                 place.ost.unwrap_or_default()
             ),
         ));

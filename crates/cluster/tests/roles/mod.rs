@@ -95,7 +95,8 @@ fn make(dir: &Path) -> MakeOss<RoleError> {
                 if !at.exists() {
                     format_ost(&rt, &at, "stria", CLUSTER, OstIndex(index), 0).await?;
                 }
-                stores.push(open_ost(&rt, &at, CLUSTER, store_file::FileStoreConfig::default()).await?);
+                let opened = open_ost(&rt, &at, CLUSTER, store_file::FileStoreConfig::default()).await;
+                stores.push(opened.map_err(|e| RoleError(e.to_string()))?);
             }
             make_oss(&rt, stores, &secret(), WINDOW, &OstConfig::default())
         })

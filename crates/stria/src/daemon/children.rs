@@ -87,7 +87,7 @@ pub struct Children {
 
 impl Children {
     /// Starts `stria ARGUMENTS` as server `name` and waits until it is ready. From then on it is started again when it
-    /// dies. Gives its address.
+    /// dies. Gives its address. `persists`: one that does not start is tried again and again all the same.
     ///
     /// # Errors
     /// Why it did not start, in its own words.
@@ -97,22 +97,31 @@ impl Children {
         arguments: Vec<OsString>,
         log: PathBuf,
         netns: Option<PathBuf>,
+        persists: bool,
     ) -> Result<String, Failure> {
         let shared = Arc::new(Mutex::new(Shared::default()));
         let (stop, stopped) = channel();
         let (tell, told) = channel();
         let (end, done) = channel();
-        let mut watch = Watch { name: name.into(), arguments, log, netns, shared: shared.clone(), stopped };
+        let mut watch = Watch { name: name.into(), arguments, log, netns, persists, shared: shared.clone(), stopped };
         let thread = std::thread::Builder::new().name(format!("watch {name}")).spawn(move || {
             watch.run(&tell);
             drop(end);
         });
         let thread = thread.map_err(|e| Failure::from(format!("{name}: no thread to watch it: {e}")))?;
         let word = told.recv().unwrap_or_else(|_| Err(Failure::from("its supervisor ended".to_string())));
-        let word = word.map_err(|e| Failure::with_errno(format!("{name}: {e}"), i32::from(e.code())))?;
-        lock(&self.down.all).push((name.into(), shared.clone()));
-        self.all.push(Supervised { name: name.into(), shared, stop, done, thread: Some(thread) });
-        Ok(word)
+        if word.is_ok() || persists {
+            lock(&self.down.all).push((name.into(), shared.clone()));
+            self.all.push(Supervised { name: name.into(), shared, stop, done, thread: Some(thread) });
+        }
+        word.map_err(|e| Failure::with_errno(format!("{name}: {e}"), i32::from(e.code())))
+    }
+
+    /// Has server `name` stopped before all others.
+    pub fn stops_first(&mut self, name: &str) {
+        if let Some(at) = self.all.iter().position(|c| c.name == name) {
+            self.all[..=at].rotate_right(1);
+        }
     }
 
     /// Whether there is a server of this name.
@@ -184,6 +193,8 @@ impl Supervised {
         // The watcher may have ended by itself.
         let _ = self.stop.send(());
         self.signal(libc::SIGTERM);
+        // One that stands still would not hear it.
+        self.signal(libc::SIGCONT);
         if self.done.recv_timeout(STOP_WITHIN) == Err(RecvTimeoutError::Timeout) {
             tracing::warn!("{} does not stop within {STOP_WITHIN:?}: killed", self.name);
             self.signal(libc::SIGKILL);
@@ -206,6 +217,8 @@ struct Watch {
     arguments: Vec<OsString>,
     log: PathBuf,
     netns: Option<PathBuf>,
+    /// It is tried again although it did not start the first time.
+    persists: bool,
     shared: Arc<Mutex<Shared>>,
     stopped: Receiver<()>,
 }
@@ -235,7 +248,7 @@ impl Watch {
                     }
                     tracing::warn!("{} ended ({status}): it is started again", self.name);
                 }
-                Some(Err(e)) if first => {
+                Some(Err(e)) if first && !self.persists => {
                     let _ = tell.send(Err(e));
                     return;
                 }
@@ -244,6 +257,9 @@ impl Watch {
                     // The same words every ten seconds would bury everything else.
                     if self.ended(&text) {
                         tracing::error!("{} {text}", self.name);
+                    }
+                    if first {
+                        let _ = tell.send(Err(e));
                     }
                 }
             }

@@ -2,6 +2,7 @@
 //! OSTs those are, whoever asks has written into the cluster's directory; the metadata server decides who belongs to the cluster.
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::future::ready;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -9,12 +10,14 @@ use std::sync::{Arc, Mutex};
 
 use cluster::{OssNode, OssPlace};
 use ptlrpc::ClusterKey;
+use rt::sync::Semaphore;
 use rt::{LocalFuture, Nid, Rt};
 use types::Duration;
 
 use super::children::{Children, Host};
 use super::dir::ClusterDir;
 use super::mounts::Growth;
+use super::servers::of_ost;
 use super::settings::{self, Unopened};
 use super::stores::is_free;
 use super::up::{metrics_of, settings_arguments, start_ost};
@@ -42,6 +45,8 @@ pub struct Here {
     oss: Rc<OssNode>,
     /// Where OSTs that come later are reached; `None`: within this process.
     ip: Option<IpAddr>,
+    /// One OST is begun at a time: a tool may ask for one that is just tried.
+    turn: Rc<Semaphore>,
 }
 
 impl Here {
@@ -56,15 +61,16 @@ impl Here {
     ) -> Rc<Here> {
         let (rt, path, oss) = (rt.clone(), dir.path().to_path_buf(), oss.clone());
         let ip = if let Nid::Tcp(address) = oss.nid() { Some(address.ip()) } else { None };
-        Rc::new(Here { rt, path, config: config.clone(), key: key.clone(), mds: mds.clone(), oss, ip })
+        let turn = Rc::new(Semaphore::new(1));
+        Rc::new(Here { rt, path, config: config.clone(), key: key.clone(), mds: mds.clone(), oss, ip, turn })
     }
 
     /// Serves OSTs whose stores come into their places, or open at last, as long as the process lives: those in `named`, or all of the
     /// directory. `served` are served already; `left` are not, and it was told why. What the directory says by now is followed at once,
     /// what its places hold is looked at every 10 s.
-    pub async fn watch(self: Rc<Self>, mut served: Vec<u16>, left: Vec<(u16, Failure)>, named: Option<Vec<u16>>) {
+    pub async fn watch(self: Rc<Self>, mut served: Vec<u16>, left: Vec<(u16, String)>, named: Option<Vec<u16>>) {
         let changed = |path: &Path| std::fs::metadata(path.join("cluster.toml")).and_then(|m| m.modified()).ok();
-        let mut told: HashMap<u16, String> = left.into_iter().map(|(ost, why)| (ost, why.to_string())).collect();
+        let mut told: HashMap<u16, String> = left.into_iter().collect();
         let (mut seen, mut tried) = (changed(&self.path), self.rt.now());
         loop {
             self.rt.sleep(LOOK_EVERY).await;
@@ -90,12 +96,9 @@ impl Here {
                         served.push(ost);
                     }
                     Err(e) => {
-                        let why = e.to_string();
+                        let why = of_ost(ost, &e);
                         if told.get(&ost) != Some(&why) {
-                            tracing::error!(
-                                "OST {ost} in {} is not served: {why}; it is tried again",
-                                self.path.display()
-                            );
+                            tracing::error!("{}: {why}; it is tried again", self.path.display());
                             told.insert(ost, why);
                         }
                     }
@@ -134,7 +137,7 @@ const ASK_WAIT: Duration = Duration::from_secs(10);
 
 impl Growth for Here {
     fn serve(&self, ost: u16) -> LocalFuture<Outcome> {
-        let (rt, oss, path) = (self.rt.clone(), self.oss.clone(), self.path.clone());
+        let (rt, oss, path, turn) = (self.rt.clone(), self.oss.clone(), self.path.clone(), self.turn.clone());
         let mut config = self.config.clone();
         // An address that no later life of the OST has: clients of this process know the earlier one as closed.
         let local = Nid::Local(format!("oss-{ost}-{:x}", rt.random() as u32));
@@ -145,14 +148,18 @@ impl Growth for Here {
             // A part of what the process has for all OSTs.
             config.oss.cache_bytes /= u64::from(dir.osts().max(1));
             let target = format!("{}-OST{ost:04x}", dir.fsname);
-            // Served already, or its keeper opens what lies in its place by now.
-            if !oss.each(move |o| o.is_kept(&target)).await.contains(&true) {
-                let node =
-                    settings::start_oss(&rt, &Arc::new(dir), &[ost], &place, &config, Unopened::Refuse(|_, e| e))
-                        .await?;
-                oss.grow(node);
-            }
-            Ok(())
+            turn.acquire(1).await;
+            let begun = async {
+                // Served already, or its keeper opens what lies in its place by now.
+                if !oss.each(move |o| o.is_kept(&target)).await.contains(&true) {
+                    let (dir, refuse, at_once) = (Arc::new(dir), Unopened::Refuse(|_, e| e), ready(Ok(())));
+                    oss.grow(settings::start_oss(&rt, &dir, &[ost], &place, &config, refuse, at_once).await?);
+                }
+                Ok(())
+            };
+            let begun = begun.await;
+            turn.add(1);
+            begun
         })
     }
     fn end(&self, ost: u16) -> LocalFuture<Outcome> {
@@ -200,7 +207,7 @@ impl Growth for Processes {
                     return Ok(());
                 }
                 let host = |name: &str| Host { netns: None, settings: metrics_of(name, &config) };
-                start_ost(&mut children, &dir, ost, &told, &host)
+                start_ost(&mut children, &dir, ost, &told, &host, false)
             })
             .await
         })

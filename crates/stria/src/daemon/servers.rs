@@ -232,34 +232,52 @@ fn targets(arguments: &cli::Oss, dir: &ClusterDir) -> Result<Vec<OstIndex>, Fail
     Ok(here)
 }
 
-/// Starts the server of these OSTs, without those whose stores do not open, which are told with their reasons. One alone must open.
-async fn start_those_that_open(
+/// Starts the server of these OSTs, without those whose stores do not open, which are told with their reasons. Nobody is told of it before
+/// `first` is done, which gets those reasons; it does not begin when no store opens, or one does not that `must_open`.
+pub(super) async fn start_those_that_open(
     rt: &Rt,
     dir: &Arc<ClusterDir>,
     list: &[u16],
-    place: &OssPlace,
-    config: &Config,
-) -> Result<(Rc<OssNode>, Vec<(u16, Failure)>), Failure> {
-    let left = Arc::new(Mutex::new(Vec::new()));
-    let unopened = if list.len() > 1 { Unopened::Leave(left.clone()) } else { Unopened::Refuse(|_, e| e) };
-    let oss = settings::start_oss(rt, dir, list, place, config, unopened).await?;
-    let left = std::mem::take(&mut *left.lock().expect("nobody panics under it"));
-    if left.len() == list.len() {
-        let whys: Vec<String> = left.iter().map(|(ost, why)| of_ost(*ost, why)).collect();
-        let errno = left.first().map_or(libc::ENOENT, |(_, why)| i32::from(why.code()));
-        let none = Failure::with_errno(format!("no OST can be served: {}", whys.join("; ")), errno);
-        return oss.close().await.map_err(|e| Failure::from(e.to_string())).and(Err(none));
-    }
-    for (ost, why) in &left {
-        tracing::error!("{}; the others are served, and this one as soon as its store opens", of_ost(*ost, why));
-    }
-    Ok((Rc::new(oss), left))
+    (place, config): (&OssPlace, &Config),
+    must_open: impl Fn(&Failure) -> bool,
+    first: impl AsyncFnOnce(&[(u16, String)]) -> Outcome,
+) -> Result<(Rc<OssNode>, Vec<(u16, String)>), Failure> {
+    let (left, told) = (Arc::new(Mutex::new(Vec::new())), OnceCell::new());
+    let unopened = Unopened::Leave(left.clone());
+    let opened = async {
+        let left = std::mem::take(&mut *left.lock().expect("nobody panics under it"));
+        if let Some(why) = refusal(&left, list.len(), must_open) {
+            return Err(why);
+        }
+        let told = told.get_or_init(|| left.iter().map(|(ost, why)| (*ost, of_ost(*ost, why))).collect::<Vec<_>>());
+        for (_, why) in told {
+            tracing::error!("{why}; the others are served, and this one as soon as its store opens");
+        }
+        first(told).await
+    };
+    let oss = settings::start_oss(rt, dir, list, place, config, unopened, opened).await?;
+    Ok((Rc::new(oss), told.into_inner().unwrap_or_default()))
 }
 
-/// Why a store does not open, with its OST in front.
+/// Why OSTs are not served without those in `left`: no other one is there of `all`, or it is one that `must_open`.
+pub(super) fn refusal(left: &[(u16, Failure)], all: usize, must_open: impl Fn(&Failure) -> bool) -> Option<Failure> {
+    let told = |(ost, why): &(u16, Failure)| Failure::with_errno(of_ost(*ost, why), i32::from(why.code()));
+    if let Some(wanted) = left.iter().find(|(_, why)| must_open(why)) {
+        return Some(told(wanted));
+    }
+    let first = left.first().filter(|_| left.len() == all)?;
+    if all == 1 {
+        return Some(told(first));
+    }
+    let whys: Vec<String> = left.iter().map(|(ost, why)| of_ost(*ost, why)).collect();
+    Some(Failure::with_errno(format!("no OST can be served: {}", whys.join("; ")), i32::from(first.1.code())))
+}
+
+/// Why a store does not open, with its OST in front; a server's name in front of that goes.
 pub(super) fn of_ost(ost: u16, why: &Failure) -> String {
     let (name, why) = (format!("OST {ost}: "), why.to_string());
-    if why.starts_with(&name) { why } else { name + &why }
+    let why = why.strip_prefix(&format!("ost{ost}: ")).unwrap_or(&why);
+    if why.starts_with(&name) { why.into() } else { name + why }
 }
 
 /// The verb `oss`.
@@ -306,7 +324,8 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
         let list: Vec<u16> = list.iter().map(|ost| ost.0).collect();
         let place = OssPlace { nid: nid.clone(), mds, key };
         let dir = Arc::new(dir);
-        let (oss, left) = start_those_that_open(&rt, &dir, &list, &place, &config).await?;
+        let (oss, left) =
+            start_those_that_open(&rt, &dir, &list, (&place, &config), |_| false, async |_| Ok(())).await?;
         let without: String = left.iter().map(|(_, why)| format!("; {why}")).collect();
         let growth = growth::Here::begin(&rt, &dir, &config, &place.key, &place.mds, &oss);
         if is_all || list.len() > 1 {

@@ -22,7 +22,7 @@ use super::medium;
 use super::stores::refuse_store_inside;
 use crate::cli::Settings;
 use crate::config::{Config, parse_ids};
-use crate::failure::Failure;
+use crate::failure::{Failure, Outcome};
 
 /// Frames beyond the caches: transfers under way, zero pages, pages between caches.
 const FRAMES_BEYOND_CACHES: u64 = 512 * MIB;
@@ -178,10 +178,10 @@ pub enum Unopened {
 }
 
 /// Starts the object storage server of these OSTs, on as many shards as are configured. `unopened` says
-/// what becomes of those whose stores do not open.
+/// what becomes of those whose stores do not open. Nobody is told of it before `first` is done, which begins when the stores are open.
 ///
 /// # Errors
-/// A store cannot be opened, or is another one, and is not to be left out; the address is taken; a policy does not exist.
+/// A store cannot be opened, or is another one, and is not to be left out; the address is taken; a policy does not exist; what `first` says.
 pub async fn start_oss(
     rt: &Rt,
     dir: &Arc<ClusterDir>,
@@ -189,6 +189,7 @@ pub async fn start_oss(
     place: &OssPlace,
     config: &Config,
     unopened: Unopened,
+    first: impl Future<Output = Outcome>,
 ) -> Result<OssNode, Failure> {
     let (key, all, shards) =
         (place.key.clone(), osts.len() as u64, oss_shards(config.oss_shards, osts.len() as u64, cpus()));
@@ -230,7 +231,7 @@ pub async fn start_oss(
             Ok(cluster::make_oss_of(&rt, stores, &key, window, &told, &tune)?)
         })
     });
-    OssNode::start(rt, osts, shards, place, make).await
+    OssNode::start_after(rt, osts, shards, place, make, first).await
 }
 
 /// Opens the store of an OST, with its fast tier.
@@ -257,13 +258,19 @@ async fn slow_store(rt: &Rt, dir: &ClusterDir, index: u16, config: &Config) -> R
     dir.check_ost(rt, index).await.map_err(|why| Failure::with_errno(why, libc::ENOENT))?;
     let at = dir.ost(index);
     let files = FileStoreConfig { direct: config.store_direct, medium: medium::of(&at), ..FileStoreConfig::default() };
-    let store = cluster::open_ost(rt, &at, dir.cluster, files).await.map_err(|e| Failure::from(e.0))?;
+    let store = cluster::open_ost(rt, &at, dir.cluster, files).await.map_err(unopened)?;
     if config.store_kind == "emulated" {
         let profile = DeviceProfile::parse(&config.store_profile, &config.store_profile_keys);
         let elevator = ElevatorKind::named(&config.store_elevator).map_err(Failure::usage)?;
         return Ok(EmulatedStore::behind(rt.clone(), store, profile.map_err(Failure::usage)?, elevator));
     }
     Ok(store)
+}
+
+/// Why the store of an OST does not open; EBUSY: another process has it.
+fn unopened(e: store_file::OpenError) -> Failure {
+    let errno = if matches!(e, store_file::OpenError::InUse(_)) { libc::EBUSY } else { 1 };
+    Failure::with_errno(e.to_string(), errno)
 }
 
 /// How long a restarted server waits for its clients.

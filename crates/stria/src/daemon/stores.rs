@@ -46,6 +46,12 @@ impl Osts {
         Osts { here: (0..count).collect(), away: Vec::new() }
     }
 
+    /// Those cannot be served either.
+    pub fn leave(&mut self, left: &[(u16, String)]) {
+        self.here.retain(|i| left.iter().all(|(l, _)| l != i));
+        self.away.extend_from_slice(left);
+    }
+
     /// Indices of those that cannot be served.
     #[must_use]
     pub fn away_indices(&self) -> Vec<OstIndex> {

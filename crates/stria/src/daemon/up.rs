@@ -1,4 +1,5 @@
 //! `stria up`: a whole cluster and its mounts, on one thread or as processes.
+use std::cell::OnceCell;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::pin::{Pin, pin};
@@ -10,13 +11,13 @@ use mds::{MemoryKv, MetaKv};
 use ptlrpc::ClusterKey;
 use rt::sync::race;
 use rt::{Nid, Rt};
+use types::OstIndex;
 
 use super::announce;
 use super::children::{Children, Down, Host};
 use super::dir::{ClusterDir, NEW_OSTS};
 use super::mounts::{Growth, LINGER, Mounts, check, patience};
-use super::servers::{on_shard, prepare, replaced, serve};
-use super::settings::Unopened;
+use super::servers::{of_ost, on_shard, prepare, refusal, replaced, serve, start_those_that_open};
 use super::stores::Osts;
 use super::{growth, keys, private, settings};
 use crate::cli;
@@ -122,11 +123,15 @@ impl Run<'_> {
         serve(&self.config, (self.places.len() as u64, osts), async |rt| {
             let dir = prepare(&rt, &self.arguments.dir, self.arguments.osts, &self.config, self.known).await?;
             let dir = Arc::new(dir);
-            let osts = self.examine(&rt, &dir).await?;
+            let mut osts = self.examine(&rt, &dir).await?;
             let key = keys::find(&self.config, Some(&dir))?;
-            let (mds, oss) = self.start_servers(&rt, &dir, &osts, &key).await?;
-            let oss = Rc::new(oss);
+            let (mds, oss) = self.start_servers(&rt, &dir, &mut osts, &key).await?;
             let growth = growth::Here::begin(&rt, &dir, &self.config, &key, &mds.nid, &oss);
+            let expected = self.expected(&osts);
+            if !expected.is_empty() {
+                let named = expected.iter().map(|(ost, _)| *ost).collect();
+                rt.spawn(growth.clone().watch(Vec::new(), expected, Some(named)));
+            }
             dir.note_running("up", None)?;
             dir.note_metrics("up", self.metrics.as_ref())?;
             let here = Servers { mds: Some(&mds), oss: Some(&oss) };
@@ -170,27 +175,50 @@ impl Run<'_> {
         Ok(osts)
     }
 
+    /// OSTs that are not served and are not left out on purpose: they are tried again and again.
+    fn expected(&self, osts: &Osts) -> Vec<(u16, String)> {
+        osts.away.iter().filter(|(ost, _)| !self.arguments.without_ost.contains(ost)).cloned().collect()
+    }
+
     async fn start_servers(
         &self,
         rt: &Rt,
         dir: &Arc<ClusterDir>,
-        osts: &Osts,
+        osts: &mut Osts,
         key: &ClusterKey,
-    ) -> Result<(MdsRole, OssNode), Failure> {
-        let window = settings::window(&self.config);
+    ) -> Result<(MdsRole, Rc<OssNode>), Failure> {
         let (mds_nid, oss_nid) = (Nid::Local("mds".into()), Nid::Local("oss".into()));
-        let (away, store) = (osts.away_indices(), dir.mdt_identity());
-        let told = mds::MdsConfig { away, store, ..settings::mds(&self.config)? };
-        let mds = if self.config.store_kind == "memory" {
-            let kv = memory_mdt(rt, dir).await?;
-            cluster::start_mds_on(rt, kv, &mds_nid, key, window, told).await
-        } else {
-            cluster::start_mds(rt, &dir.mdt(), &mds_nid, key, window, told).await
+        let place = OssPlace { nid: oss_nid, mds: mds_nid.clone(), key: key.clone() };
+        let mds = OnceCell::new();
+        let here = osts.here.clone();
+        // The metadata server is told which stores do not open, and is there before theirs are told of.
+        let begin_mds = async |left: &[(u16, String)]| {
+            osts.leave(left);
+            let begun = self.start_mds(rt, dir, osts.away_indices(), &mds_nid, key).await?;
+            drop(mds.set(begun));
+            Ok(())
         };
-        let mds = mds?;
-        let place = OssPlace { nid: oss_nid, mds: mds_nid, key: key.clone() };
-        let oss = settings::start_oss(rt, dir, &osts.here, &place, &self.config, Unopened::Refuse(without)).await?;
-        Ok((mds, oss))
+        let (oss, _) = start_those_that_open(rt, dir, &here, (&place, &self.config), is_others, begin_mds).await?;
+        Ok((mds.into_inner().expect("it was begun before the server of the OSTs"), oss))
+    }
+
+    async fn start_mds(
+        &self,
+        rt: &Rt,
+        dir: &ClusterDir,
+        away: Vec<OstIndex>,
+        nid: &Nid,
+        key: &ClusterKey,
+    ) -> Result<MdsRole, Failure> {
+        let window = settings::window(&self.config);
+        let told = mds::MdsConfig { away, store: dir.mdt_identity(), ..settings::mds(&self.config)? };
+        let begun = if self.config.store_kind == "memory" {
+            let kv = memory_mdt(rt, dir).await?;
+            cluster::start_mds_on(rt, kv, nid, key, window, told).await
+        } else {
+            cluster::start_mds(rt, &dir.mdt(), nid, key, window, told).await
+        };
+        Ok(begun?)
     }
 
     async fn serve_mounts(
@@ -253,16 +281,16 @@ impl Run<'_> {
                 "net.listen = {addr}: with --processes every server needs a port of its own: write port 0, or start the servers by themselves ('stria mds', 'stria oss --listen')"
             )));
         }
-        let (dir, osts) = on_shard(frames::FramePool::new(64 << 20), async |rt| {
+        let (dir, mut osts) = on_shard(frames::FramePool::new(64 << 20), async |rt| {
             let dir = prepare(&rt, &self.arguments.dir, self.arguments.osts, &self.config, self.known).await?;
             let osts = self.examine(&rt, &dir).await?;
             Ok((dir, osts))
         })?;
         let key = keys::find(&self.config, Some(&dir))?;
-        let servers = start_children(&dir, &osts, &settings_arguments(&self.arguments.settings), &|name| Host {
-            netns: None,
-            settings: metrics_of(name, &self.config),
-        })?;
+        let told = settings_arguments(&self.arguments.settings);
+        let hosts = |name: &str| Host { netns: None, settings: metrics_of(name, &self.config) };
+        let expected: Vec<u16> = self.expected(&osts).iter().map(|(ost, _)| *ost).collect();
+        let servers = start_those_that_start(&dir, &mut osts, &expected, &told, &hosts)?;
         let mds =
             dir.last_nid("mdt0").ok_or_else(|| Failure::from("the metadata server left no address".to_string()))?;
         dir.note_running("up", None)?;
@@ -276,6 +304,11 @@ impl Run<'_> {
         dir.note_stopped("up");
         outcome
     }
+}
+
+/// Whether a store does not open because another process has it: that one serves it, and is to be stopped first.
+fn is_others(why: &Failure) -> bool {
+    i32::from(why.code()) == libc::EBUSY
 }
 
 async fn memory_mdt(rt: &Rt, dir: &ClusterDir) -> Result<Rc<dyn MetaKv>, Failure> {
@@ -330,14 +363,51 @@ pub(crate) fn start_children(
     hosts: &dyn Fn(&str) -> Host,
 ) -> Result<Children, Failure> {
     let mut children = Children::default();
-    start_child(&mut children, dir, "mdt0", mds_role(osts), told, hosts("mdt0"))?;
+    start_child(&mut children, dir, "mdt0", mds_role(osts), told, hosts("mdt0"), false)?;
     for i in &osts.here {
-        start_ost(&mut children, dir, *i, told, hosts)?;
+        start_ost(&mut children, dir, *i, told, hosts, false)?;
     }
     Ok(children)
 }
 
-/// Starts the server of an OST as a process.
+/// The same, where OSTs that do not start are tried again while the others are served; so are those of `expected`, whose stores are not
+/// in their places. `osts` has them as away then.
+///
+/// # Errors
+/// The metadata server does not start, or no OST does; the others are stopped.
+fn start_those_that_start(
+    dir: &ClusterDir,
+    osts: &mut Osts,
+    expected: &[u16],
+    told: &[OsString],
+    hosts: &dyn Fn(&str) -> Host,
+) -> Result<Children, Failure> {
+    let mut children = Children::default();
+    start_child(&mut children, dir, "mdt0", mds_role(osts), told, hosts("mdt0"), false)?;
+    let mut left = Vec::new();
+    for i in osts.here.clone() {
+        if let Err(e) = start_ost(&mut children, dir, i, told, hosts, true) {
+            left.push((i, e));
+        }
+    }
+    if let Some(why) = refusal(&left, osts.here.len(), is_others) {
+        return Err(why);
+    }
+    if !left.is_empty() {
+        osts.leave(&left.iter().map(|(ost, why)| (*ost, of_ost(*ost, why))).collect::<Vec<_>>());
+        // It has to know, also when it dies and is started again.
+        children.stop_one("mdt0");
+        start_child(&mut children, dir, "mdt0", mds_role(osts), told, hosts("mdt0"), false)?;
+        children.stops_first("mdt0");
+    }
+    for i in expected {
+        // Why they do not start is known.
+        let _ = start_ost(&mut children, dir, *i, told, hosts, true);
+    }
+    Ok(children)
+}
+
+/// Starts the server of an OST as a process. `persists`: it is tried again when it does not start.
 ///
 /// # Errors
 /// Why it does not start.
@@ -347,10 +417,11 @@ pub(super) fn start_ost(
     index: u16,
     told: &[OsString],
     hosts: &dyn Fn(&str) -> Host,
+    persists: bool,
 ) -> Outcome {
     let name = format!("ost{index}");
     let role = vec!["oss".into(), "--ost".into(), index.to_string().into()];
-    start_child(children, dir, &name, role, told, hosts(&name))
+    start_child(children, dir, &name, role, told, hosts(&name), persists)
 }
 
 fn start_child(
@@ -360,23 +431,13 @@ fn start_child(
     role: Vec<OsString>,
     told: &[OsString],
     host: Host,
+    persists: bool,
 ) -> Outcome {
     forget_taken_port(dir, name);
     let place = [OsString::from("--dir"), dir.path().into()];
     let told = told.iter().cloned().chain(host.settings);
     let arguments: Vec<OsString> = role.into_iter().chain(place).chain(told).collect();
-    let started = children.start(name, arguments, dir.run().join(format!("{name}.log")), host.netns);
-    started.map(drop).map_err(|e| without(name, e))
-}
-
-/// An OST that does not start need not keep the others from it.
-fn without(name: &str, e: Failure) -> Failure {
-    match name.strip_prefix("ost") {
-        Some(index) => {
-            Failure::with_errno(format!("{e}; 'stria up --without-ost {index}' starts without it"), i32::from(e.code()))
-        }
-        None => e,
-    }
+    children.start(name, arguments, dir.run().join(format!("{name}.log")), host.netns, persists).map(drop)
 }
 
 fn mds_role(osts: &Osts) -> Vec<OsString> {
