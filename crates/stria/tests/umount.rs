@@ -204,6 +204,47 @@ fn the_mounts_of_a_process_end_one_by_one_also_when_a_connection_was_aborted() {
 }
 
 #[test]
+fn of_a_mount_whose_daemon_was_killed_copies_in_other_mount_namespaces_are_named() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    p.up("c", &["m1"], &[]);
+    let other = Other::in_a_namespace("true");
+    // The kernel knows the mount's root by now.
+    fs::metadata(p.at("m1")).unwrap();
+    // SAFETY: a signal to a daemon of this test.
+    unsafe { libc::kill(p.pid("c"), libc::SIGKILL) };
+    wait_until("the daemon ends", || !p.runs("c"));
+    let out = bounded(&["umount", text(&p.at("m1"))]);
+    let remedy = format!("'nsenter -t {} -m umount -l {}' takes it away there", other.0.id(), p.at("m1").display());
+    assert!(out.status.success() && said(&out).contains(&remedy), "{}", said(&out));
+    assert!(!is_mounted(&p.at("m1")));
+}
+
+#[test]
+fn a_cluster_of_which_servers_stand_still_is_stopped_in_order() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    p.up("c", &["m1"], &["--processes"]);
+    fs::write(p.at("m1/f"), [7; 300_000]).unwrap();
+    let dir = p.at("c");
+    for name in ["mdt0", "ost0"] {
+        let pid = fs::read_to_string(dir.join("run").join(format!("{name}.pid"))).unwrap();
+        // SAFETY: a signal to a server of this test.
+        unsafe { libc::kill(pid.trim().parse().unwrap(), libc::SIGSTOP) };
+    }
+    let out = bounded(&["stop", "--dir", text(&dir)]);
+    assert!(out.status.success() && said(&out).contains("ost0 (process"), "{}", said(&out));
+    assert!(!p.runs("c") && !is_mounted(&p.at("m1")));
+    p.up("c", &["m1"], &[]);
+    assert!(fs::read(p.at("m1/f")).unwrap() == [7; 300_000]);
+    assert!(bounded(&["umount", text(&p.at("m1"))]).status.success());
+}
+
+#[test]
 fn a_cluster_is_stopped_by_its_directory() {
     if !can_mount() {
         return;

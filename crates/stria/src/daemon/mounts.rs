@@ -1,6 +1,7 @@
 //! Mounted clients of a process: serving them, answering tools, and letting go in order.
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -442,8 +443,9 @@ pub fn umount(arguments: &cli::Umount) -> Outcome {
         Failure::with_errno(e.to_string(), errno)
     };
     let (connection, at) = crate::lfs::connection_at(&arguments.mount)?;
-    // What its daemon left behind cannot be looked at, but it can be detached. A living one may wait for servers.
+    // What its daemon left behind cannot be looked at, but it can be detached.
     if control::daemon_of(connection).is_none() && is_dead(&at) {
+        fuse::mount::copies(connection).iter().for_each(tell_of_dead_copy);
         return fuse::mount::unmount(&at, true).map_err(busy);
     }
     refuse_foreign(connection, &at)?;
@@ -472,9 +474,10 @@ pub fn umount(arguments: &cli::Umount) -> Outcome {
             copy.pid,
             copy.name
         );
-        // A daemon that does not answer may have ended meanwhile, when the copy went.
+        // A daemon that does not answer may have ended meanwhile, when the copy went, or because it was killed.
         if let Err(e) = control::ask_of(connection, ours.map_or(0, |m| m.user), &json!({"do": "end"}))
             && pid.is_none_or(|pid| !ends_within(pid, QUIET_MS))
+            && !is_dead(&place_of(copy))
         {
             return Err(e);
         }
@@ -485,9 +488,34 @@ pub fn umount(arguments: &cli::Umount) -> Outcome {
     }
 }
 
-/// Whether nobody serves the mount any more.
+/// Whether nobody serves the mount any more. What the kernel remembers of one says nothing, and one who serves it may wait for servers.
 fn is_dead(at: &Path) -> bool {
-    std::fs::metadata(at).is_err()
+    let Ok(at) = std::ffi::CString::new(at.as_os_str().as_bytes()) else { return false };
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        // SAFETY: a NUL-terminated path, and an all-zero structure that the call fills in.
+        let failed = unsafe { libc::statfs(at.as_ptr(), &mut std::mem::zeroed()) } != 0;
+        let errno = std::io::Error::last_os_error().raw_os_error();
+        // Who asked may have lost patience.
+        let _ = tell.send(failed && matches!(errno, Some(libc::ENOTCONN | libc::ECONNABORTED)));
+    });
+    told.recv_timeout(std::time::Duration::from_millis(ANSWER_MS)).unwrap_or(false)
+}
+
+/// Where the file system that is mounted in another mount namespace can be looked at.
+fn place_of(copy: &fuse::mount::Copy) -> PathBuf {
+    let inside = copy.at.strip_prefix("/").unwrap_or(&copy.at);
+    Path::new("/proc").join(copy.pid.to_string()).join("root").join(inside)
+}
+
+/// A mount without its daemon that is not in this mount namespace stays.
+fn tell_of_dead_copy(copy: &fuse::mount::Copy) {
+    note!(
+        "it stays, without its daemon, in the mount namespace of process {pid} ({}): 'nsenter -t {pid} -m umount -l {}' takes it away there",
+        copy.name,
+        copy.at.display(),
+        pid = copy.pid
+    );
 }
 
 /// Says whom servers of a mount wait for after a restart, unless what is given back is dropped before long. The daemon can be

@@ -9,6 +9,7 @@ use super::dir::ClusterDir;
 use super::mounts::ends_within;
 use crate::cli;
 use crate::failure::{Failure, Outcome};
+use crate::trouble;
 
 /// How long a process may take to write everything out when it is asked to stop.
 const ASKED: Duration = Duration::from_secs(20);
@@ -43,6 +44,7 @@ pub fn stop(arguments: &cli::Stop) -> Outcome {
     let mut running: Vec<(String, u32)> =
         dir.processes().into_iter().filter(|p| p.2).map(|(name, pid, _)| (name, pid)).collect();
     running.sort_by_key(|(name, _)| rank(name));
+    running.iter().for_each(|(name, pid)| let_go_on(name, *pid));
     for (name, pid) in &running {
         // Servers of a supervisor that has stopped have stopped, too.
         if !dir.processes().iter().any(|(n, p, runs)| n == name && p == pid && *runs) {
@@ -71,6 +73,15 @@ pub fn stop(arguments: &cli::Stop) -> Outcome {
     let text: Vec<String> = forced.iter().map(told).collect();
     let errno = if forced.iter().any(|f| f.2 == End::Never) { libc::EBUSY } else { libc::EIO };
     Err(Failure::with_errno(format!("{}: {}", dir.path().display(), text.join("; ")), errno))
+}
+
+/// A process that stands still does not hear that it is to end, and keeps those waiting that write to it.
+fn let_go_on(name: &str, pid: u32) {
+    let Ok(number) = libc::pid_t::try_from(pid) else { return };
+    // SAFETY: plain system call; the process holds the lock of its pid file, so that the number is its own.
+    if trouble::fares(number) == trouble::Fares::Stopped && unsafe { libc::kill(number, libc::SIGCONT) } == 0 {
+        tell(&format!("{name} (process {pid}) stood still: it goes on, to stop in order"));
+    }
 }
 
 fn end(pid: u32, name: &str) -> Result<End, Failure> {
