@@ -13,7 +13,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use rt::sync::{Event, join_all, race};
-use types::{Duration, Extent, Fid};
+use types::{Duration, Extent, Fid, FsError};
 
 use crate::in_use::InUse;
 use crate::kernel::Kernel;
@@ -86,6 +86,8 @@ struct ReadState {
     tainted: Cell<bool>,
     /// It holds the file's leases: whatever lock it needs is among them.
     leased: Cell<bool>,
+    /// The kernel may have pages behind the range locked for it: it waits for nobody.
+    more: bool,
 }
 
 /// While it lives, kernels' reads of pages of the range wait, unanswered; drops of pages leave them out.
@@ -125,13 +127,14 @@ impl Drop for Waiting<'_> {
 }
 
 impl KernelRead {
-    pub(crate) fn begin(front: &Rc<Front>, extent: Extent) -> KernelRead {
+    pub(crate) fn begin(front: &Rc<Front>, extent: Extent, more: bool) -> KernelRead {
         let state = Rc::new(ReadState {
             extent,
             waiting: Cell::new(0),
             waited: Cell::new(false),
             tainted: Cell::new(false),
             leased: Cell::new(false),
+            more,
         });
         front.filled.set(true);
         front.begun.set(front.begun.get() + 1);
@@ -146,12 +149,22 @@ impl KernelRead {
     pub(crate) fn is_shut(&self) -> bool {
         self.front.is_shut(self.state.extent)
     }
+    /// Whether pages behind its range may be locked for it, which no drop of pages leaves out: it may wait for no lock.
+    pub(crate) fn has_more(&self) -> bool {
+        self.state.more
+    }
     /// Waits until nobody changes the range.
-    pub(crate) async fn admitted(&self) {
+    ///
+    /// # Errors
+    /// WouldBlock: somebody does, and it may not wait.
+    pub(crate) async fn admitted(&self) -> Result<(), FsError> {
         loop {
             let opened = self.front.opened.wait();
             if !self.is_shut() {
-                return;
+                return Ok(());
+            }
+            if self.has_more() {
+                return Err(FsError::WouldBlock);
             }
             let _waiting = self.waiting();
             opened.await;
@@ -446,7 +459,7 @@ mod tests {
     fn a_drop_leaves_out_what_waiting_reads_keep_locked() {
         let front = front();
         assert!(!front.set_kernel_pages() && front.set_kernel_pages());
-        let read = |from, to| KernelRead::begin(&front, Extent::new(from, to));
+        let read = |from, to| KernelRead::begin(&front, Extent::new(from, to), false);
         let (early, late, idle) = (read(5000, 5100), read(20480, 28672), read(100, 200));
         let (one, other) = (late.waiting(), late.waiting());
         let waits = early.waiting();

@@ -243,6 +243,14 @@ impl Locks {
         self.cache.borrow().asks(resource)
     }
 
+    /// Whether a lock may be asked for without waiting: a request that is under way may wait for others, and who asks joins it.
+    ///
+    /// # Errors
+    /// WouldBlock: one is under way.
+    pub(crate) fn for_the_asking(&self, resource: ResourceId) -> Result<(), FsError> {
+        if self.asks(resource) { Err(FsError::WouldBlock) } else { Ok(()) }
+    }
+
     /// The lock, whatever it takes.
     pub(crate) async fn acquire(
         self: &Rc<Self>,

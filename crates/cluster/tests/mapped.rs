@@ -175,3 +175,48 @@ fn nothing_that_happens_to_a_mapped_file_waits_for_its_own_pages() {
         });
     }
 }
+
+const ADVISED_BYTES: usize = 4 << 20;
+
+/// Stores to pages here and there of a mapping that is advised to have huge pages: a kernel locks those of 4 MiB then before it asks for any.
+fn store_advised(dir: &Path, own: usize) -> R {
+    let fd = sys::open(&dir.join("advised"), libc::O_RDWR, 0)?;
+    let map = shared(&fd, ADVISED_BYTES)?;
+    for step in 0..200 {
+        let advice = if step % 5 == 0 { libc::MADV_DONTNEED } else { libc::MADV_HUGEPAGE };
+        // SAFETY: advice to a shared mapping of a file changes no bytes of it.
+        let advised = unsafe { libc::madvise(map.address(0).cast(), ADVISED_BYTES, advice) };
+        eq("madvise", advised, 0)?;
+        map.set(step * 7919 % 1024 * 4096 + own, &[step as u8]);
+        if step % 3 == 0 {
+            map.sync()?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn mappings_on_two_mounts_that_are_advised_huge_pages_wait_for_no_pages_of_their_own() {
+    if !can_mount() {
+        return;
+    }
+    for transport in transports() {
+        let mounts = Mounts::new(transport, 2);
+        let dirs = mounts.at.clone();
+        mounts.within(transport, || {
+            let fd = sys::open(&dirs[0].join("advised"), libc::O_RDWR | libc::O_CREAT, 0o644)?;
+            sys::ftruncate(&fd, ADVISED_BYTES as i64)?;
+            std::thread::scope(|s| {
+                let work: Vec<_> =
+                    dirs.iter().enumerate().map(|(i, dir)| s.spawn(move || store_advised(dir, i))).collect();
+                work.into_iter().try_for_each(|w| w.join().map_err(|_| "a thread panicked".to_string())?)
+            })?;
+            let (one, other) = (sys::get(&dirs[0].join("advised"))?, sys::get(&dirs[1].join("advised"))?);
+            same("what both mounts read", &one, &other)?;
+            for (i, step) in (0..2).flat_map(|i| (0..200).map(move |step| (i, step))) {
+                eq("a store", one[step * 7919 % 1024 * 4096 + i], step as u8)?;
+            }
+            Ok(())
+        });
+    }
+}

@@ -32,10 +32,14 @@ impl StriaFs {
                 let Some(_under_way) = self.direct.begin(flags) else { return req.err(libc::EAGAIN) };
                 file.follow(arg.flags);
                 let (offset, len) = (arg.offset, arg.size as usize);
+                // A longer window of read-ahead than a READ (MADV_HUGEPAGE, a raised read_ahead_kb) comes in pieces as long as they can be.
+                let more = arg.size >= self.full_read_bytes;
                 self.client.offsets().note_call(req.pid(), file.fid(), false, offset, u64::from(arg.size));
                 let mut caller = Caller::of(&req);
                 let read = self.ask(&mut caller, |c| async move {
-                    if paged {
+                    if paged && more {
+                        c.data().read_pages_of_more(&file, offset, len).await
+                    } else if paged {
                         c.data().read_pages(&file, offset, len).await
                     } else {
                         c.data().read(&file, offset, len).await

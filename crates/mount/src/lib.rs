@@ -49,6 +49,8 @@ pub struct StriaFs {
     fitting_bytes: u64,
     is_dying: killed::Judge,
     syscalls: syscall::Syscalls,
+    /// A READ of pages so long may be one of several for a window of read-ahead; what is read without read-ahead is a page.
+    full_read_bytes: u32,
     pieces: pieces::Pieces,
     direct: direct::Direct,
     writers: writers::Writers,
@@ -92,6 +94,7 @@ impl StriaFs {
             fitting_bytes: memory_bytes() / FITTING_PART,
             is_dying: killed::Judge::new(killed::is_dying),
             syscalls: syscall::Syscalls::default(),
+            full_read_bytes: session.negotiated().max_write_bytes.max(2 * 4096),
             pieces: pieces::Pieces::new(session.negotiated().max_write_bytes),
             direct: direct::Direct::new(session.negotiated().max_background),
             writers: writers::Writers::default(),

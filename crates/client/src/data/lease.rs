@@ -16,14 +16,18 @@ impl Data {
     pub(crate) async fn lease(&self, s: &Striping, read: &KernelRead) -> Result<Vec<Held>, FsError> {
         let front = read.front();
         loop {
-            read.admitted().await;
+            read.admitted().await?;
             let mut held = Vec::new();
             if front.is_mappable() && !types::planted!("leases-not-taken") {
                 held = match self.leases_at_hand(s, front.is_dropping()) {
                     Some(held) => held,
                     None => {
                         let _waiting = read.waiting();
-                        self.lock_all(s, LockMode::Pw).await?
+                        if read.has_more() {
+                            self.leases_for_the_asking(s).await?
+                        } else {
+                            self.lock_all(s, LockMode::Pw).await?
+                        }
                     }
                 };
             }
@@ -43,6 +47,18 @@ impl Data {
             held.or_else(|| locks.find_revoking(resource, LockMode::Pw, &all).filter(|_| serve))
         };
         s.objects.iter().map(of).collect()
+    }
+    /// Write locks over all objects, where nobody has to be called back for them: WouldBlock otherwise.
+    async fn leases_for_the_asking(&self, s: &Striping) -> Result<Vec<Held>, FsError> {
+        let all = LockPolicyData::extent(Extent::ALL);
+        let mut held = Vec::with_capacity(s.objects.len());
+        for o in &s.objects {
+            let locks = &self.osts.osc(o.ost).locks;
+            locks.for_the_asking(o.resource())?;
+            let asked = locks.acquire(o.resource(), LockMode::Pw, all, EnqueueFlags::NOWAIT);
+            held.push(asked.await.map_err(|e| e.error())?);
+        }
+        Ok(held)
     }
     /// A write lock for a request that changes the object while its kernel may be unable to give up pages: if the kernel
     /// has any that were stored to, the leases are here, perhaps on their way out, and there is nothing to wait for.

@@ -31,6 +31,17 @@ fn access_ahead(piece: Piece) -> PageAccess {
     PageAccess::coarse(0, u32::try_from(piece.object.len()).unwrap_or(u32::MAX)).ahead()
 }
 
+/// Whom a read is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reader {
+    /// A program, whose buffer takes the bytes.
+    Program,
+    /// A kernel that keeps the pages of the range locked until it has the answer, and no others.
+    Kernel,
+    /// A kernel that may have pages behind the range locked as well.
+    KernelWithMore,
+}
+
 /// What was read of a piece.
 struct Part {
     piece: Piece,
@@ -65,7 +76,7 @@ impl Data {
     /// # Errors
     /// EIO and EBADMSG from the OSTs, EBADF for an open that may not read.
     pub async fn read(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, len: usize) -> Result<Bulk, FsError> {
-        self.read_for(file, offset, len, false).await
+        self.read_for(file, offset, len, Reader::Program).await
     }
     /// The same for a kernel that keeps the pages of the range locked until it has the answer, to cache them.
     ///
@@ -74,14 +85,30 @@ impl Data {
     /// # Errors
     /// As [`Data::read`].
     pub async fn read_pages(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, len: usize) -> Result<Bulk, FsError> {
-        self.read_for(file, offset, len, true).await
+        self.read_for(file, offset, len, Reader::Kernel).await
+    }
+    /// The same where pages behind the range may be locked as well, of which nobody tells: a drop of pages cannot leave them out, so
+    /// this waits for no lock of others.
+    ///
+    /// Cancel: nothing happened.
+    ///
+    /// # Errors
+    /// As [`Data::read`]; EAGAIN where a lock is wanted that is not for the asking: the kernel unlocks the pages then, and asks again for
+    /// those that a program waits for, one by one.
+    pub async fn read_pages_of_more(
+        self: &Rc<Self>,
+        file: &Rc<OpenFile>,
+        offset: u64,
+        len: usize,
+    ) -> Result<Bulk, FsError> {
+        self.read_for(file, offset, len, Reader::KernelWithMore).await
     }
     async fn read_for(
         self: &Rc<Self>,
         file: &Rc<OpenFile>,
         offset: u64,
         len: usize,
-        pages: bool,
+        reader: Reader,
     ) -> Result<Bulk, FsError> {
         if file.flags() & 3 == 1 {
             return Err(FsError::BadHandle);
@@ -96,7 +123,7 @@ impl Data {
         let started = self.rt.now();
         let result = loop {
             let Some(s) = self.meta.layout_of(inode).await? else { return Ok(Bulk::new()) };
-            let done = self.read_locked(file, &s, extent, pages).await;
+            let done = self.read_locked(file, &s, extent, reader).await;
             match self.meta.unless_moved(inode, Some(s), done).await {
                 Ok(None) => {}
                 Ok(Some(bulk)) => break Ok(bulk),
@@ -114,13 +141,15 @@ impl Data {
         file: &Rc<OpenFile>,
         s: &Rc<Striping>,
         extent: Extent,
-        pages: bool,
+        reader: Reader,
     ) -> Result<Bulk, FsError> {
         let inode = &file.inode;
+        let pages = reader != Reader::Program;
         if file.flags() & O_DIRECT != 0 && !pages {
             return self.read_uncached(inode, s, extent).await;
         }
-        let kernel = pages.then(|| KernelRead::begin(&inode.front, extent));
+        let more = reader == Reader::KernelWithMore;
+        let kernel = pages.then(|| KernelRead::begin(&inode.front, extent, more));
         loop {
             let _leases = match &kernel {
                 Some(read) => self.lease(s, read).await?,
@@ -333,7 +362,11 @@ impl Data {
             return Ok((held, false));
         }
         let _waiting = kernel.map(KernelRead::waiting);
-        let flags = inode.enqueue_flags();
+        let mut flags = inode.enqueue_flags();
+        if kernel.is_some_and(KernelRead::has_more) {
+            osc.locks.for_the_asking(object.resource())?;
+            flags = EnqueueFlags::NOWAIT;
+        }
         let held = match pages {
             Some(access) => osc.lock_and_load(object, data, page_range(extent), access, flags).await,
             None => osc.locks.acquire(object.resource(), LockMode::Pr, data, flags).await.map(|held| (held, false)),
