@@ -55,7 +55,7 @@ impl Client {
         if !file.writes() {
             return Err(FsError::BadHandle);
         }
-        let kills = file.cred().caps == 0;
+        let kills = !file.cred().keeps_set_ids();
         if self.has_privileges(file, kills) {
             self.drop_privileges(file, file.cred(), kills).await?;
         }

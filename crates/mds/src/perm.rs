@@ -22,13 +22,10 @@ pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 /// The bits of a mode that show a group's rights, or with an ACL its mask.
 const GROUP_BITS: u32 = 0o070;
 
-const CAP_DAC: u32 = 1;
-const CAP_FSETID: u32 = 2;
-
 /// Whether the caller stands above permissions.
 #[must_use]
 pub fn is_privileged(cred: &Cred) -> bool {
-    cred.uid == 0 || cred.caps & CAP_DAC != 0
+    cred.uid == 0 || cred.caps & Cred::ABOVE_PERMISSIONS != 0
 }
 /// Whether the caller is in the group.
 #[must_use]
@@ -38,7 +35,7 @@ pub fn in_group(cred: &Cred, gid: u32) -> bool {
 /// Whether the caller may keep a setgid bit for this group.
 #[must_use]
 pub fn keeps_setgid(cred: &Cred, gid: u32) -> bool {
-    in_group(cred, gid) || is_privileged(cred) || cred.caps & CAP_FSETID != 0
+    in_group(cred, gid) || cred.uid == 0 || cred.keeps_set_ids()
 }
 
 /// Clears setuid and setgid as a write or a change of owner by this caller does. Directories keep theirs.

@@ -21,7 +21,6 @@ use wire::quota::{EVERYBODY, QuotaId, QuotaKind, QuotaLimits, QuotaParts, UNLIMI
 use crate::keys;
 use crate::kv::{Key, KvSnapshot};
 use crate::mds::Mds;
-use crate::perm::is_privileged;
 use crate::record::{GraceRow, Inode, QuotaRow, ShareRow};
 use crate::shares::{Share, Shares};
 use crate::start::{StartError, all, get};
@@ -453,7 +452,7 @@ impl Tx<'_> {
     }
     fn admit(&mut self, cred: &Cred, id: Id) -> Done<()> {
         let quotas = &self.mds.quotas;
-        if self.replay || is_privileged(cred) || quotas.may_have(id, self.now) {
+        if self.replay || cred.uid == 0 || quotas.may_have(id, self.now) {
             return Ok(());
         }
         quotas.refused.set(quotas.refused.get() + 1);

@@ -1,4 +1,4 @@
-//! Who asks: uid and gid from the request, supplementary groups from the process, squashing from the mount options.
+//! Who asks: uid and gid from the request, supplementary groups and capabilities from the process, squashing from the mount options.
 //!
 //! Who reads a process's `status` holds its memory meanwhile. Of one that ends at that moment it is left to whoever held it last, who then
 //! writes back what its shared mappings have changed, and waits for that: for this mount, perhaps. So a worker reads it, never the shard.
@@ -9,10 +9,16 @@ use std::time::{Duration, Instant};
 use rt::Rt;
 use wire::mdt::Cred;
 
-/// How long a process's supplementary groups are believed. Only a privileged process can change its own.
-const GROUPS_TTL: Duration = Duration::from_secs(1);
+/// How long a process's supplementary groups and capabilities are believed. Only a privileged process can change its groups.
+const PROCESS_TTL: Duration = Duration::from_secs(1);
 /// Processes remembered.
 const PROCESSES_MAX: usize = 4096;
+
+/// Capabilities (numbers of linux/capability.h) by which a process does what is not its user's to do: chown, override of permissions,
+/// read and search, fowner, sys_admin, mknod, setfcap. Which of them allows what has been judged by the kernel when a request comes.
+const ABOVE: [u32; 7] = [0, 1, 2, 3, 21, 27, 31];
+/// CAP_FSETID.
+const FSETID: u32 = 4;
 
 /// Ids that replace callers' ids.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,28 +29,36 @@ pub struct Squash {
     pub all: Option<(u32, u32)>,
 }
 
+/// What a process has besides its ids.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rights {
+    groups: Vec<u32>,
+    /// Bits of [`Cred`].
+    caps: u32,
+}
+
 struct Known {
     at: Instant,
     uid: u32,
-    groups: Vec<u32>,
+    rights: Rights,
 }
 
-/// How the supplementary groups of a process are found out.
-pub(crate) type GroupsOf = fn(u32) -> Vec<u32>;
+/// How what a process has besides its ids is found out.
+pub(crate) type RightsOf = fn(u32) -> Rights;
 
 /// Makes credentials of callers.
 pub(crate) struct Callers {
     squash: Squash,
-    groups_of: Cell<GroupsOf>,
+    rights_of: Cell<RightsOf>,
     known: RefCell<HashMap<u32, Known>>,
 }
 
 impl Callers {
     pub(crate) fn new(squash: Squash) -> Callers {
-        Callers { squash, groups_of: Cell::new(read_groups), known: RefCell::default() }
+        Callers { squash, rights_of: Cell::new(rights_of), known: RefCell::default() }
     }
-    pub(crate) fn set(&self, groups_of: GroupsOf) {
-        self.groups_of.set(groups_of);
+    pub(crate) fn set(&self, rights_of: RightsOf) {
+        self.rights_of.set(rights_of);
     }
     pub(crate) async fn cred(&self, rt: &Rt, uid: u32, gid: u32, pid: u32) -> Cred {
         let squashed = self.squash.all.or(self.squash.root.filter(|_| uid == 0));
@@ -52,33 +66,54 @@ impl Callers {
             return Cred { uid, gid, groups: Vec::new(), caps: 0, job: 0 };
         }
         if uid == 0 {
-            return Cred { uid, gid, groups: Vec::new(), caps: 3, job: 0 };
+            let caps = Cred::ABOVE_PERMISSIONS | Cred::KEEPS_SET_IDS;
+            return Cred { uid, gid, groups: Vec::new(), caps, job: 0 };
         }
-        Cred { uid, gid, groups: self.groups(rt, uid, pid).await, caps: 0, job: 0 }
+        let Rights { groups, caps } = self.rights(rt, uid, pid).await;
+        Cred { uid, gid, groups, caps, job: 0 }
     }
-    async fn groups(&self, rt: &Rt, uid: u32, pid: u32) -> Vec<u32> {
+    async fn rights(&self, rt: &Rt, uid: u32, pid: u32) -> Rights {
         if pid == 0 {
-            return Vec::new();
+            return Rights::default();
         }
-        let is_believed = |k: &&Known| k.uid == uid && k.at.elapsed() < GROUPS_TTL;
+        let is_believed = |k: &&Known| k.uid == uid && k.at.elapsed() < PROCESS_TTL;
         if let Some(known) = self.known.borrow().get(&pid).filter(is_believed) {
-            return known.groups.clone();
+            return known.rights.clone();
         }
-        let groups_of = self.groups_of.get();
-        let groups = rt.offload(move || groups_of(pid)).await;
+        let rights_of = self.rights_of.get();
+        let rights = rt.offload(move || rights_of(pid)).await;
         let mut known = self.known.borrow_mut();
         if known.len() >= PROCESSES_MAX {
             known.clear();
         }
-        known.insert(pid, Known { at: Instant::now(), uid, groups: groups.clone() });
-        groups
+        known.insert(pid, Known { at: Instant::now(), uid, rights: rights.clone() });
+        rights
     }
 }
 
-fn read_groups(pid: u32) -> Vec<u32> {
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return Vec::new() };
-    let line = status.lines().find_map(|l| l.strip_prefix("Groups:")).unwrap_or("");
-    line.split_ascii_whitespace().filter_map(|g| g.parse().ok()).collect()
+fn rights_of(pid: u32) -> Rights {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return Rights::default() };
+    let mut rights = read_rights(&status);
+    // In a user namespace of its own a process has them all. It cannot come back from there: so this is looked at last.
+    if rights.caps != 0 && !shares_user_namespace(pid) {
+        rights.caps = 0;
+    }
+    rights
+}
+
+/// Whether capabilities of the process are those of the daemon's user namespace. Of one that may not be looked at they are not.
+fn shares_user_namespace(pid: u32) -> bool {
+    let of = |who: &str| std::fs::read_link(format!("/proc/{who}/ns/user")).ok();
+    of("self").is_some_and(|own| of(&pid.to_string()) == Some(own))
+}
+
+fn read_rights(status: &str) -> Rights {
+    let line = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).unwrap_or("").trim();
+    let effective = u64::from_str_radix(line("CapEff:"), 16).unwrap_or(0);
+    let has = |cap: &u32| effective >> cap & 1 != 0;
+    let bit = |is: bool, bit: u32| if is { bit } else { 0 };
+    let caps = bit(ABOVE.iter().any(has), Cred::ABOVE_PERMISSIONS) | bit(has(&FSETID), Cred::KEEPS_SET_IDS);
+    Rights { groups: line("Groups:").split_ascii_whitespace().filter_map(|g| g.parse().ok()).collect(), caps }
 }
 
 #[cfg(test)]
@@ -87,11 +122,25 @@ mod tests {
     use std::sync::OnceLock;
     use std::thread::{ThreadId, current};
 
+    #[test]
+    fn groups_and_capabilities_are_read_from_a_status() {
+        let read = |caps: &str| read_rights(&format!("Name:\tx\nGroups:\t4 27 \nCapPrm:\tffffffff\nCapEff:\t{caps}\n"));
+        let with = |caps| Rights { groups: vec![4, 27], caps };
+        assert_eq!(read("0000000000000000"), with(0));
+        assert_eq!(read("0000000000000004"), with(1), "read and search");
+        assert_eq!(read("0000000000000010"), with(2), "set-id bits are kept");
+        assert_eq!(read("000001ffffffffff"), with(3));
+        assert_eq!((read("0000000000000420"), read("nonsense")), (with(0), with(0)), "capabilities for other things");
+    }
+
     static SHARD: OnceLock<ThreadId> = OnceLock::new();
 
+    fn in_groups(groups: Vec<u32>) -> Rights {
+        Rights { groups, caps: 0 }
+    }
     /// 1: it is looked at away from the shard.
-    fn looked_away(_pid: u32) -> Vec<u32> {
-        vec![u32::from(SHARD.get() != Some(&current().id()))]
+    fn looked_away(_pid: u32) -> Rights {
+        in_groups(vec![u32::from(SHARD.get() != Some(&current().id()))])
     }
 
     #[test]
@@ -101,7 +150,7 @@ mod tests {
         let creds = rt::real::run(frames::FramePool::new(1 << 20), |rt| async move {
             SHARD.get_or_init(|| current().id());
             let looked = callers.cred(&rt, 1000, 100, 7).await;
-            callers.set(|_| vec![2]);
+            callers.set(|_| in_groups(vec![2]));
             [looked, callers.cred(&rt, 1000, 100, 7).await, callers.cred(&rt, 1001, 100, 7).await]
         });
         assert_eq!(creds.unwrap().map(|c| c.groups), [vec![1], vec![1], vec![2]]);
@@ -109,9 +158,14 @@ mod tests {
 
     #[test]
     fn the_groups_of_this_process_are_found() {
-        assert!(read_groups(0).is_empty());
+        assert!(rights_of(0).groups.is_empty());
         // SAFETY: asked how many they are, it writes none.
         let many = unsafe { libc::getgroups(0, std::ptr::null_mut()) };
-        assert_eq!(read_groups(std::process::id()).len(), usize::try_from(many).unwrap());
+        assert_eq!(rights_of(std::process::id()).groups.len(), usize::try_from(many).unwrap());
+    }
+
+    #[test]
+    fn a_process_of_the_own_namespace_shares_it() {
+        assert!(shares_user_namespace(std::process::id()) && !shares_user_namespace(0));
     }
 }

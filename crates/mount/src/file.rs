@@ -288,7 +288,7 @@ impl StriaFs {
                 let Some(file) = self.client.meta().file(arg.fh) else { return req.err(libc::EBADF) };
                 let cred = self.cred(&req).await;
                 let allocated = self.carry_out(&mut caller, Missed::bytes(fid), |c| async move {
-                    c.drop_privileges(&file, &cred, cred.caps == 0).await?;
+                    c.drop_privileges(&file, &cred, !cred.keeps_set_ids()).await?;
                     c.data().fallocate(&file, arg.mode, arg.offset, arg.length).await
                 });
                 done(req, allocated.await)
@@ -312,7 +312,7 @@ impl StriaFs {
                 let (Some(from), Some(to)) = (from, to) else { return req.err(libc::EBADF) };
                 let cred = self.cred(&req).await;
                 let copied = self.carry_out(&mut caller, Missed::bytes(to.fid()), |c| async move {
-                    c.drop_privileges(&to, &cred, cred.caps == 0).await?;
+                    c.drop_privileges(&to, &cred, !cred.keeps_set_ids()).await?;
                     let len = arg.len.min(COPY_BYTES_MAX);
                     let copied = c.data().copy_range(&from, arg.off_in, &to, arg.off_out, len).await;
                     c.kernel().attributes_changed(to.fid()).await;

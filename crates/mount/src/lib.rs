@@ -23,7 +23,7 @@ mod writers;
 pub use ::native::pass;
 
 pub use crate::native::ServedNatively;
-pub use cred::Squash;
+pub use cred::{Rights, Squash};
 pub use syscall::Syscall;
 
 use std::cell::RefCell;
@@ -106,9 +106,9 @@ impl StriaFs {
     pub fn tell_calls(&self, syscall_of: fn(u32) -> Syscall) {
         self.syscalls.set(syscall_of);
     }
-    /// How the supplementary groups of a caller are found out; for kernels whose callers are no processes of this machine.
-    pub fn tell_groups(&self, groups_of: fn(u32) -> Vec<u32>) {
-        self.callers.set(groups_of);
+    /// How the supplementary groups and capabilities of a caller are found out; for kernels whose callers are no processes of this machine.
+    pub fn tell_rights(&self, rights_of: fn(u32) -> Rights) {
+        self.callers.set(rights_of);
     }
     /// Who asks. Not for requests that end an open: their callers may hold what finding out waits for, and nobody needs to know.
     async fn cred(&self, req: &Request<'_>) -> Cred {

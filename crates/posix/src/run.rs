@@ -124,16 +124,33 @@ impl Child {
 /// # Errors
 /// What it reported. A skip when the caller is not root.
 pub fn as_user(dir: &Path, uid: u32, gid: u32, groups: &[u32], f: impl FnOnce(&Path) -> R) -> R {
+    as_capable_user(dir, (uid, gid, groups), 0, f)
+}
+
+/// The same with these capabilities (a bit each, as numbered in linux/capability.h), which the user does not have by itself.
+///
+/// # Errors
+/// As [`as_user`].
+pub fn as_capable_user(
+    dir: &Path,
+    (uid, gid, groups): (u32, u32, &[u32]),
+    capabilities: u32,
+    f: impl FnOnce(&Path) -> R,
+) -> R {
     if !crate::sys::is_root() {
         return Err(format!("{SKIP}needs root"));
     }
     spawn(|| {
         std::env::set_current_dir(dir).map_err(|e| format!("chdir: {e}"))?;
-        // SAFETY: plain calls; the list lives through them.
+        // Version 3 of the header; effective, permitted and inheritable ones, low words first.
+        let (header, sets) = ([0x2008_0522u32, 0], [capabilities, capabilities, 0, 0, 0, 0]);
+        // SAFETY: plain calls; the list and the sets live through them.
         let ok = unsafe {
-            libc::setgroups(groups.len(), groups.as_ptr()) == 0
+            libc::prctl(libc::PR_SET_KEEPCAPS, i32::from(capabilities != 0)) == 0
+                && libc::setgroups(groups.len(), groups.as_ptr()) == 0
                 && libc::setresgid(gid, gid, gid) == 0
                 && libc::setresuid(uid, uid, uid) == 0
+                && (capabilities == 0 || libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) == 0)
         };
         if !ok {
             return Err(format!("cannot become uid {uid}: {}", std::io::Error::last_os_error()));

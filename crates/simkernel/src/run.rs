@@ -320,7 +320,7 @@ async fn mount(context: &Rc<Context>, config: &RunConfig, index: usize) -> Resul
     // Its callers are no processes of this machine.
     fs.judge_callers(|pid| Some(is_dying(pid)));
     fs.tell_calls(|_| mount::Syscall::Unknown);
-    fs.tell_groups(|_| Vec::new());
+    fs.tell_rights(|_| mount::Rights::default());
     let (rt, worker) = (client.rt().clone(), session.worker(Vec::new(), true));
     let own = rt.clone();
     rt.spawn(async move {

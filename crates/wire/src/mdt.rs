@@ -25,6 +25,19 @@ bits! {
     }
 }
 
+impl Cred {
+    /// Bit of [`Cred::caps`]: the caller may do what its user may not (CAP_DAC_OVERRIDE and the like).
+    pub const ABOVE_PERMISSIONS: u32 = 1;
+    /// Bit of [`Cred::caps`]: CAP_FSETID.
+    pub const KEEPS_SET_IDS: u32 = 2;
+
+    /// Whether what the caller writes keeps its set-id bits.
+    #[must_use]
+    pub fn keeps_set_ids(&self) -> bool {
+        self.caps & Cred::KEEPS_SET_IDS != 0
+    }
+}
+
 impl AttrFlags {
     /// Where the level begins (three bits, [`crate::ost::Advice`]) that a directory gives to new files, and that a file was
     /// given when it was made.

@@ -5,7 +5,7 @@ use wire::mdt::{Cred, LockBits, OpenRequest};
 
 use super::{EntryOut, is_dots};
 use crate::keys;
-use crate::perm::{MAY_EXEC, MAY_READ, MAY_WRITE, is_privileged, kill_set_ids};
+use crate::perm::{MAY_EXEC, MAY_READ, MAY_WRITE, kill_set_ids};
 use crate::record::{Inode, InodeFlags, S_IFREG, S_IFSOCK};
 use crate::tx::{Done, Tx};
 
@@ -183,7 +183,7 @@ impl Tx<'_> {
     fn truncate(&mut self, cred: &Cred, inode: &mut Inode) {
         (inode.size, inode.blocks) = (0, 0);
         (inode.mtime, inode.ctime) = (self.now, self.now);
-        if !is_privileged(cred) {
+        if cred.uid != 0 && !cred.keeps_set_ids() {
             kill_set_ids(inode, cred);
         }
         self.record(ChangeKind::Truncate, Some(cred), |r| r.target = inode.fid);
