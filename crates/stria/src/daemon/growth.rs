@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
+use std::time::SystemTime;
 
 use cluster::{OssNode, OssPlace};
 use ptlrpc::ClusterKey;
@@ -69,25 +70,24 @@ impl Here {
     /// directory. `served` are served already; `left` are not, and it was told why. What the directory says by now is followed at once,
     /// what its places hold is looked at every 10 s.
     pub async fn watch(self: Rc<Self>, mut served: Vec<u16>, left: Vec<(u16, String)>, named: Option<Vec<u16>>) {
-        let changed = |path: &Path| std::fs::metadata(path.join("cluster.toml")).and_then(|m| m.modified()).ok();
         let mut told: HashMap<u16, String> = left.into_iter().collect();
-        let (mut seen, mut tried) = (changed(&self.path), self.rt.now());
+        let (mut seen, mut tried) = (changed(&self.rt, &self.path).await, self.rt.now());
         loop {
             self.rt.sleep(LOOK_EVERY).await;
-            let now = changed(&self.path);
+            let now = changed(&self.rt, &self.path).await;
             if std::mem::replace(&mut seen, now) == now && self.rt.now().since(tried) < TRY_EVERY {
                 continue;
             }
-            let Ok(dir) = ClusterDir::open(&self.path) else { continue };
+            let (s, n) = (served.clone(), named.clone());
+            let wanted = move |i: &u16| !s.contains(i) && n.as_ref().is_none_or(|n| n.contains(i));
+            let Some((dir, new)) = look(&self.rt, &self.path, wanted).await else { continue };
             for ost in served.iter().filter(|ost| !dir.has_ost(**ost)) {
                 if let Err(e) = self.end(*ost).await {
                     tracing::error!("{e}");
                 }
             }
             served.retain(|ost| dir.has_ost(*ost));
-            let wanted = |i: &u16| !served.contains(i) && named.as_ref().is_none_or(|n| n.contains(i));
-            let new: Vec<u16> = dir.ost_indices().into_iter().filter(wanted).collect();
-            for ost in new.into_iter().filter(|i| !is_free(&dir.ost(*i))) {
+            for ost in new {
                 match self.serve(ost).await {
                     Ok(()) => {
                         if told.remove(&ost).is_some() {
@@ -126,6 +126,24 @@ impl Here {
         }
         any
     }
+}
+
+/// When a directory was changed last. As all that is looked at here it may lie on a file system that does not answer: a worker waits for it,
+/// not those whom this thread serves.
+async fn changed(rt: &Rt, path: &Path) -> Option<SystemTime> {
+    let file = path.join("cluster.toml");
+    rt.offload(move || std::fs::metadata(file).and_then(|m| m.modified()).ok()).await
+}
+
+/// A directory as it is now, and those OSTs among the `wanted` ones whose places hold something.
+async fn look(rt: &Rt, path: &Path, wanted: impl Fn(&u16) -> bool + Send + 'static) -> Option<(ClusterDir, Vec<u16>)> {
+    let path = path.to_path_buf();
+    let look = move || {
+        let dir = ClusterDir::open(&path).ok()?;
+        let new = dir.ost_indices().into_iter().filter(wanted).filter(|i| !is_free(&dir.ost(*i))).collect();
+        Some((dir, new))
+    };
+    rt.offload(look).await
 }
 
 /// How often a server of all OSTs of its directory looks whether there are more.
@@ -224,5 +242,29 @@ impl Growth for Processes {
             .await;
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+
+    #[test]
+    fn a_directory_that_does_not_answer_keeps_nobody_waiting_but_who_looks_at_it() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("cluster.toml");
+        let name = CString::new(file.as_os_str().as_bytes()).unwrap();
+        // SAFETY: a string that ends with zero. Whoever reads the pipe waits for somebody who writes.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let path = place.path().to_path_buf();
+        let found = rt::real::run(frames::FramePool::new(1 << 20), |rt| async move {
+            let ((tell, told), own) = (rt::sync::oneshot(), rt.clone());
+            rt.spawn(async move { tell.send(look(&own, &path, |_| true).await.is_some()) });
+            rt.offload(move || std::fs::write(file, "of no cluster")).await.unwrap();
+            told.await
+        });
+        assert_eq!(found.unwrap(), Some(false));
     }
 }

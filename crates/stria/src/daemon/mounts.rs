@@ -307,6 +307,12 @@ async fn leave(rt: Rt, m: Rc<Mounted>, place: usize, events: Sender<Event>) {
     let _ = events.send(Event::Left { place });
 }
 
+/// [`announce::tell`], away from the shard: nobody may read what is said.
+fn say_aside(rt: &Rt, text: String) {
+    let worker = rt.clone();
+    rt.spawn(async move { worker.offload(move || announce::tell(&text)).await });
+}
+
 /// Unmounts, away from the shard: the kernel asks it to write everything out meanwhile. What others mounted at the same
 /// place since is not touched; what is left of ours in other mount namespaces is ended.
 async fn let_go(rt: Rt, m: Rc<Mounted>, force: bool) {
@@ -328,21 +334,18 @@ async fn let_go(rt: Rt, m: Rc<Mounted>, force: bool) {
                 return;
             }
             if let Some(copy) = copies.first().filter(|_| !force) {
-                announce::tell(&format!(
-                    "{shown} is still mounted in the mount namespace of process {} ({}): press Ctrl-C again to end it there",
-                    copy.pid, copy.name
-                ));
+                let there = format!("in the mount namespace of process {} ({})", copy.pid, copy.name);
+                say_aside(&rt, format!("{shown} is still mounted {there}: press Ctrl-C again to end it there"));
                 return;
             }
         }
         Err(MountError::StillBusy { .. }) if !force => {
-            announce::tell(&format!(
-                "{shown} is in use (fuser -vm {shown} tells by whom): press Ctrl-C again to detach it anyway"
-            ));
+            let used = format!("{shown} is in use (fuser -vm {shown} tells by whom)");
+            say_aside(&rt, format!("{used}: press Ctrl-C again to detach it anyway"));
             return;
         }
         Err(MountError::StillBusy { .. }) => {}
-        Err(e) => announce::tell(&e.to_string()),
+        Err(e) => say_aside(&rt, e.to_string()),
     }
     if let Err(e) = rt.offload(move || unmount(&at, true)).await {
         tracing::warn!("{e}");
