@@ -436,7 +436,18 @@ async fn check_ost<S: Stores>(
         return Ok(());
     }
     found.locks.push(store_file::lock_dir(&rt, &dir).map_err(failed)?);
-    let checked = store_file::check(&rt, &dir, data, stores.cache_bytes()).await.map_err(failed)?;
+    let checked = match store_file::check(&rt, &dir, data, stores.cache_bytes()).await {
+        // Its other files say nothing without the one that is missing or cannot be read; the other stores can be checked.
+        Err(e @ (OpenError::Missing(_) | OpenError::Io(..))) => {
+            faults.note(&format!(
+                "OST{index:04x}: {e}: put it back, or move {} away: 'stria ost replace {index}' gives its objects up",
+                dir.display()
+            ));
+            note_unreachable(stores, index, found);
+            return Ok(());
+        }
+        checked => checked.map_err(failed)?,
+    };
     checked.notes.iter().for_each(|n| stores.say(&format!("OST{index:04x}: {n}")));
     for fault in &checked.faults {
         faults.note(&format!("OST{index:04x}: {fault}"));

@@ -67,7 +67,7 @@ pub async fn check(rt: &Rt, dir: &Path, data: bool, cache_bytes: usize) -> Resul
     let open = |name: &str| {
         let path = dir.join(name);
         rt.open_blocking(&path, false).map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => OpenError::Missing(dir.into()),
+            std::io::ErrorKind::NotFound if !dir.is_dir() => OpenError::Missing(dir.into()),
             _ => OpenError::Io(path, e),
         })
     };

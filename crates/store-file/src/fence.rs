@@ -18,6 +18,8 @@ use wire::{crc32c, crc32c_append};
 use crate::file_store::Inner;
 use crate::format::Superblock;
 
+/// The file that says which opening of the store was the last one; a store that nobody opened has none.
+pub const EPOCH_FILE: &str = "epoch";
 /// How long a look counts.
 const LOOK_COUNTS: Duration = Duration::from_secs(1);
 /// Bytes of the record.
@@ -60,7 +62,7 @@ impl Fence {
     }
 
     async fn write(rt: &Rt, dir: &Path, superblock: &Superblock, epoch: u64) -> std::io::Result<Rc<dyn DiskFile>> {
-        let file = rt.open(&dir.join("epoch"), OpenMode { create: true, direct: false })?;
+        let file = rt.open(&dir.join(EPOCH_FILE), OpenMode { create: true, direct: false })?;
         let mut bulk = rt.bulk(BLOCK_BYTES as usize).await;
         let mut page = vec![0; BLOCK_BYTES as usize];
         page[..RECORD_BYTES].copy_from_slice(&record(superblock, epoch));

@@ -9,7 +9,7 @@ use crate::error::OpenError;
 use crate::format::{FORMAT_VERSION, FormatError, Superblock};
 
 /// Smallest store: 16 MiB.
-const CAPACITY_MIN: u64 = 16 << 20;
+pub const CAPACITY_MIN: u64 = 16 << 20;
 
 /// What a new store is to be.
 #[derive(Clone, Debug)]

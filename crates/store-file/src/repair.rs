@@ -91,7 +91,7 @@ pub async fn accept(rt: &Rt, dir: &Path, cluster: u64, bad: &[BadPlace]) -> Resu
 /// A file cannot be read, or there is no space for the new database.
 pub async fn salvage(rt: &Rt, dir: &Path, cache_bytes: usize) -> Result<(Salvaged, PathBuf), OpenError> {
     let open = |name: &str| rt.open_blocking(&dir.join(name), false).map_err(|e| OpenError::Io(dir.join(name), e));
-    let (data, epoch) = (open("data")?, open("epoch").ok());
+    let (data, epoch) = (open("data")?, open(crate::EPOCH_FILE).ok());
     let make = move |from: &dyn BlockingFile, to: Box<dyn BlockingFile>| {
         let mut block = vec![0; BLOCK_BYTES as usize];
         let superblock = data.read(0, &mut block).ok().and_then(|()| Superblock::from_bytes(&block).ok());

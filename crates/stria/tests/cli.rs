@@ -406,3 +406,13 @@ fn a_mount_without_a_metadata_server_names_the_address_what_was_tried_and_what_t
     assert!(said.contains("does not answer (Connection refused"), "what it waits for is told meanwhile: {said}");
     assert!(said.contains("tried for 21s: start the metadata server, or give the address"), "{said}");
 }
+
+#[test]
+fn a_size_that_no_store_can_have_is_refused_before_anything_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let c = dir.path().join("c");
+    let (code, said) = refusal(&["mkfs", "--dir", text(&c), "--set", "store.capacity_bytes=5"]);
+    assert!(code == libc::EINVAL && said.contains("store.capacity_bytes = 5: write 16M or more"), "{code} {said}");
+    assert!(!c.exists());
+    good(&["mkfs", "--dir", text(&c), "--osts", "1", "--set", "store.capacity_bytes=16M"]);
+}

@@ -248,3 +248,28 @@ fn a_damaged_ost_database_costs_the_files_that_were_hit_and_no_others() {
     let (code, again) = fsck(&c, &[]);
     assert_eq!(code, 0, "{said}{again}");
 }
+
+#[test]
+fn a_store_of_which_a_file_is_missing_is_named_with_what_helps_and_the_others_are_repaired() {
+    if !can_mount() {
+        return;
+    }
+    let (_dir, c, m) = stopped();
+    let files = (0..4).map(|i| m.join(format!("before{i}")));
+    for missing in ["meta.redb", "data"] {
+        let (at, aside) = (c.join("ost1").join(missing), c.join("aside"));
+        fs::rename(&at, &aside).unwrap();
+        // Block 0 of the other OST's data.
+        flip(&c.join("ost0/data"), 20);
+        let (code, said) = fsck(&c, &["--repair"]);
+        assert!(
+            code == 4 && said.contains("repaired: ") && said.contains("block 0 of the data file was written anew"),
+            "{code} {said}"
+        );
+        let helps = said.lines().find(|l| l.contains("stria ost replace 1"));
+        assert!(helps.is_some_and(|l| l.contains(missing) && l.contains("away") && !l.contains("mkfs")), "{said}");
+        fs::rename(&aside, &at).unwrap();
+        assert_eq!(fsck(&c, &[]).0, 0);
+    }
+    during(&c, &m, || files.for_each(|file| assert!(fs::read(file).unwrap() == [7; 5000])));
+}

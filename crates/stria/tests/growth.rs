@@ -467,3 +467,29 @@ fn a_description_of_before_an_ost_was_added_is_refused_and_says_which_one_is_mis
     assert_eq!(fs::read(up.at("there")).unwrap(), b"one");
     up.stop();
 }
+
+#[test]
+fn a_store_that_an_interrupted_command_made_and_nobody_used_keeps_no_cluster_from_starting() {
+    if !can_mount() {
+        return;
+    }
+    let mut up = Up::new();
+    up.start(&["--osts", "1", "--set", SIZE]);
+    file_on(&up.at("there"), 0, b"zero");
+    up.stop();
+    let dir = up.cluster();
+    let description = Path::new(&dir).join("cluster.toml");
+    // As a command leaves it that is killed once it has made the store, and before it has written that down.
+    let old = fs::read(&description).unwrap();
+    good(&["mkfs", "--dir", &dir, "--osts", "2"]);
+    let named = fs::read(&description).unwrap();
+    fs::write(&description, &old).unwrap();
+    up.start(&[]);
+    assert_eq!(fs::read(up.at("there")).unwrap(), b"zero");
+    assert_eq!(fs::read(&description).unwrap(), old);
+    good(&["ost", "add", "--dir", &dir]);
+    assert_eq!(fs::read(&description).unwrap(), named, "it is the store that was made");
+    file_on(&up.at("new"), 1, b"one");
+    up.stop();
+    is_whole(&up);
+}

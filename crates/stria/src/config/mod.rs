@@ -216,6 +216,10 @@ impl Config {
         for (key, keys) in [("client.cache_keys", &self.client.cache_keys), ("oss.cache_keys", &self.oss.cache_keys)] {
             cache_config(keys).map_err(|e| format!("{key}: {e}"))?;
         }
+        let (bytes, in_files) = (self.store_capacity_bytes, matches!(&*self.store_kind, "file" | "emulated"));
+        if in_files && (1..store_file::CAPACITY_MIN).contains(&bytes) {
+            return Err(format!("store.capacity_bytes = {bytes}: write 16M or more, or 0 for all that there is"));
+        }
         devices::DeviceProfile::parse(&self.store_profile, &self.store_profile_keys)
             .map_err(|e| format!("store.profile_keys: {e}"))?;
         Ok(())

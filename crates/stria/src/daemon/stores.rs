@@ -333,7 +333,7 @@ impl ClusterDir {
     }
 
     /// Refuses stores of the cluster that its description does not name, as one of before they were added does: files there would be
-    /// waited for, and a repair would not look at their objects.
+    /// waited for, and a repair would not look at their objects. One that nobody has opened yet was made by a command that died then.
     ///
     /// # Errors
     /// There is one.
@@ -341,6 +341,14 @@ impl ClusterDir {
         for index in self.index_end()..self.osts_present() {
             let dir = self.ost(index);
             let Ok((found, _)) = self.identity_of(rt, index).await else { continue };
+            if (found.cluster, found.ost) == (self.cluster, OstIndex(index)) && is_unused(&dir) {
+                let at = self.path().display();
+                tracing::warn!(
+                    "OST {index}: {} was made, and nobody has used it: 'stria ost add --dir {at}' takes it in",
+                    dir.display()
+                );
+                continue;
+            }
             if (found.cluster, found.ost) == (self.cluster, OstIndex(index)) {
                 let why = format!(
                     "{} is the store of OST {index} of this cluster, and {} does not name it (a copy of before the OST was added?): put the right one back, or write 'ost{index} = \"{:016x}\"' below its [stores]",
@@ -389,6 +397,13 @@ impl ClusterDir {
         }
         let found = match self.identity_of(rt, index).await {
             Ok((found, _)) => found,
+            Err(_) if is_headless(&dir) => {
+                return Err(format!(
+                    "OST {index}: of the store in {at} the file {LAST_FILE} is missing or empty: put that back, or move {at} away and give up its files for good: 'stria ost replace {index} --dir {}'",
+                    self.path().display(),
+                    at = dir.display()
+                ));
+            }
             Err(e) => return Err(format!("OST {index}: {e}")),
         };
         let at = dir.display();
@@ -534,6 +549,13 @@ fn is_begun(dir: &Path) -> bool {
         began |= name == BEGUN_WITH;
     }
     began && is_headless(dir)
+}
+
+/// Whether the store in a directory was never opened, and has room for nothing but its head.
+fn is_unused(dir: &Path) -> bool {
+    let never_opened = !dir.join(store_file::EPOCH_FILE).exists();
+    let bytes = fs::metadata(dir.join(LAST_FILE)).map_or(u64::MAX, |m| m.len());
+    never_opened && bytes <= oss::store::BLOCK_BYTES
 }
 
 /// Whether nothing was written into the data file of a directory.
