@@ -92,6 +92,9 @@ impl Page {
     }
 }
 
+/// How often one fault reads its page alone at most.
+const ALONE_MAX: u32 = 200;
+
 /// Indices of the pages that a byte range touches.
 fn indices(from: u64, to: u64) -> std::ops::Range<u64> {
     from / PAGE..to.div_ceil(PAGE)
@@ -122,7 +125,7 @@ impl Kernel {
         near: u64,
     ) -> Result<Rc<Page>, Fault> {
         let inode = &file.inode;
-        let mut failed = 0;
+        let mut alone = 0;
         loop {
             if index * PAGE >= inode.size.get() {
                 return Err(Fault::Behind);
@@ -140,11 +143,13 @@ impl Kernel {
                 continue;
             }
             if !page.uptodate.get() {
-                failed += 1;
-                if failed > 2 {
+                // Read-ahead failed: the page is read by itself, and its error is the program's. It may be gone again before the program
+                // has it, as often as others want it: no fault takes that many turns, unless it turns for good.
+                alone += 1;
+                if alone > ALONE_MAX {
+                    self.conn.fault(format!("page {index} is read alone for the {alone}th time in one fault"));
                     return Err(Fault::Io(libc::EIO));
                 }
-                // Read-ahead failed: the page is read by itself, and its error is the program's.
                 let seen = self.version.get();
                 let arg = read_in(file, index, 1);
                 let answer = self.conn.request(caller, opcode::READ, inode.nodeid, &[arg.as_bytes()]).await;

@@ -15,6 +15,7 @@ pub const BUGS: &[Bug] = &[
     bug("direct-fills-line", "Reads and writes with O_DIRECT take all places of those requests."),
     bug("slots-limited", "The daemon takes no more requests than its limit while the kernel drops pages."),
     bug("drop-takes-all", "A drop of pages does not leave out those of reads that wait for a lock."),
+    bug("more-pages-untold", "A read with more locked pages behind it than it tells of waits for locks as any other."),
     bug("drop-not-begun-anew", "A drop of pages goes on when a read of one of them begins to wait for a lock."),
     bug("read-not-looked-at", "A read of pages is not carried out again when a lock of its range went meanwhile."),
     bug("read-left-in-kernel", "Nor are its pages taken from the kernel behind the answer."),
@@ -71,6 +72,13 @@ pub const CLASSES: &[Class] = &[
     class("a_short_background", |seed| {
         let mut config = busy(seed);
         config.session.max_background = 1 + (seed % 3) as u16;
+        config
+    }),
+    class("windows_longer_than_a_read", |seed| {
+        let mut config = busy(seed);
+        config.session.max_write_bytes = 8 << 10;
+        config.kernel.read_around_pages = 16;
+        config.kernel.window_factor = 16;
         config
     }),
     class("few_slots", |seed| {

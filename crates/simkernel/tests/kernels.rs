@@ -263,6 +263,11 @@ fn a_short_background_queue_hangs_nothing() {
 }
 
 #[test]
+fn windows_longer_than_a_read_hang_nothing() {
+    all_well("windows_longer", seeds(0..40), class_of("windows_longer_than_a_read").make);
+}
+
+#[test]
 fn a_seed_repeats_to_the_last_byte() {
     let config = |seed| RunConfig::draw(seed, Work::Churn, 2);
     assert_eq!(run(&config(3)), run(&config(3)));

@@ -148,7 +148,7 @@ impl Data {
         if file.flags() & O_DIRECT != 0 && !pages {
             return self.read_uncached(inode, s, extent).await;
         }
-        let more = reader == Reader::KernelWithMore;
+        let more = reader == Reader::KernelWithMore && !types::planted!("more-pages-untold");
         let kernel = pages.then(|| KernelRead::begin(&inode.front, extent, more));
         loop {
             let _leases = match &kernel {
