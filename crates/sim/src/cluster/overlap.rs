@@ -398,8 +398,8 @@ impl Overlap {
             }
             (Doing::Stat, Got::Size(size)) => history.check_size(*size, (begin, now), &sound),
             (Doing::Sync, _) => {
-                // What a disk had lost was told.
-                history.synced(begin, &|a| context.is_there(a));
+                // What a disk below had lost another sync may have told.
+                history.synced(begin, &sound);
                 return;
             }
             _ => return,
@@ -412,10 +412,6 @@ impl Overlap {
         while self.running.get() > 0 {
             self.context.cluster.sim.sleep(Duration::from_millis(5)).await;
         }
-        if self.what_else.seeks {
-            let set = self.set_time(rng).await;
-            self.check_time(rng, set).await;
-        }
         for _ in 0..ATTEMPTS_MAX {
             if self.context.failed() || self.settle_once(rng).await {
                 return;
@@ -423,36 +419,6 @@ impl Overlap {
             self.context.cluster.sim.sleep(Duration::from_millis(500)).await;
         }
         self.context.complain("overlap: the file could not be settled");
-    }
-    /// Sets the file's modification time while nobody writes; what was written before may be in caches of other clients.
-    async fn set_time(&self, rng: &mut Rng) -> Option<(Author, WallTime)> {
-        let (fid, c) = (self.fid, self.context.any_client(rng).await);
-        let author = self.context.author(c)?;
-        let time = WallTime(rng.below(1 << 30) as i64 * 1_000_000_000);
-        let set = self.context.on(c, "overlap: settling time", async move |c| {
-            let request = SetattrRequest { valid: SetBits::MTIME, mtime: time, ..SetattrRequest::default() };
-            c.setattr(&cred(), &c.meta().inode(fid), request, None).await.map(drop)
-        });
-        matches!(set.await, Some(Ok(()))).then_some((author, time))
-    }
-    /// Nobody has opened the file for writing since a time was set: it is what everybody is told, also who reads the file before.
-    async fn check_time(&self, rng: &mut Rng, set: Option<(Author, WallTime)>) {
-        let (fid, c) = (self.fid, self.context.any_client(rng).await);
-        let (Some((by, time)), Some(author)) = (set, self.context.author(c)) else { return };
-        let what = "overlap: look at a time";
-        let found = self.context.on(c, what, async move |c| {
-            let file = c.open(&cred(), fid, 0).await?;
-            c.data().read(&file, 0, 2 * (CELLS * CELL) as usize).await?;
-            c.release(&file).await?;
-            c.getattr(&cred(), fid, None).await.map(|e| e.attr.mtime)
-        });
-        if let Some(Ok(found)) = found.await
-            && self.context.is_sound(by)
-            && self.context.is_sound(author)
-        {
-            let told = || Err(format!("client{} set it to {}, and it is {}", by.client, time.0, found.0));
-            self.context.expect(&format!("{what} on client{c}"), if found == time { Ok(()) } else { told() });
-        }
     }
     async fn settle_once(&self, rng: &mut Rng) -> bool {
         let authors = self.history.borrow().authors();
@@ -466,8 +432,8 @@ impl Overlap {
                     c.data().fsync(&file, false).await?;
                     c.release(&file).await
                 });
-                if matches!(synced.await, Some(Ok(()))) && self.context.is_there(author) {
-                    self.history.borrow_mut().synced(begin, &|a| self.context.is_there(a));
+                if matches!(synced.await, Some(Ok(()))) && self.context.holds(author, fid) {
+                    self.history.borrow_mut().synced(begin, &|a| self.context.holds(a, fid));
                 }
             } else {
                 self.context.wait_forgotten(author).await;

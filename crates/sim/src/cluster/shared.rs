@@ -183,7 +183,8 @@ impl Blocks {
         });
         let done = done.await;
         self.judge(&what, author, &done);
-        if matches!(done, Some(Ok(()))) && self.context.is_there(author) {
+        // What a disk below had lost another sync may have told.
+        if matches!(done, Some(Ok(()))) && self.context.holds(author, fid) {
             self.model.synced(author);
         }
     }
