@@ -4,7 +4,7 @@ use std::rc::Rc;
 use rt::sync::{OneSender, oneshot};
 use types::{Duration, Fid, FsError};
 use wire::Bytes;
-use wire::mdt::{Attr, Close, Cred, OpenRequest, SetBits};
+use wire::mdt::{Attr, AttrFlags, Close, Cred, OpenRequest, SetBits};
 
 use crate::attrs::Change;
 use crate::client::Client;
@@ -56,6 +56,7 @@ impl Client {
         let (flags, aside) = emptied_aside(flags);
         let opened = async move {
             let file = me.meta.open(&cred, fid, flags).await?;
+            me.bring_time(&file).await;
             me.cut_opened(&file, aside).await?;
             Ok(file)
         };
@@ -114,6 +115,7 @@ impl Client {
         if made {
             self.inherit_advice(&cred, &file.inode);
         } else {
+            self.bring_time(&file).await;
             self.cut_opened(&file, aside).await?;
         }
         if !name.is_empty() {
@@ -130,6 +132,18 @@ impl Client {
                 self.unwanted(&file);
                 Err(e)
             }
+        }
+    }
+
+    /// A time that was set while nobody had the file open for writing is told to its objects before the first one writes: while it is
+    /// open everybody asks them when it was written.
+    async fn bring_time(&self, file: &OpenFile) {
+        let (inode, attr) = (&file.inode, file.inode.attr());
+        if attr.flags & AttrFlags::TIME_UNTOLD == 0 || !file.writes() || types::planted!("set-time-untold") {
+            return;
+        }
+        if let Err(e) = self.data.renew_time(inode, attr.mtime).await {
+            tracing::debug!(fid = %inode.fid, "its modification time is not told to its objects: {e}");
         }
     }
 

@@ -529,6 +529,7 @@ impl Mds {
         };
         let mut attr = inode.attr();
         attr.flags |= if out.alone { AttrFlags::ALONE } else { 0 };
+        attr.flags |= if out.time_untold { AttrFlags::TIME_UNTOLD } else { 0 };
         let lasting = attr.flags & (AttrFlags::SIZE_KNOWN | AttrFlags::HAS_LAYOUT) == AttrFlags::HAS_LAYOUT;
         if lasting && inode.is_file() && self.handles.borrow().writers(inode.fid) == 0 {
             // Nobody's close will tell it: who asks the OSTs now may say what they said.

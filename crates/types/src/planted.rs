@@ -86,6 +86,10 @@ pub const BUGS: &[Bug] = &[
         "own-time-kept",
         "A client that wrote goes on telling its own time, although another one has set the file's since, when it has locks on it again.",
     ),
+    bug(
+        "set-time-untold",
+        "The objects of a file are not told of a time that was set while nobody wrote it, when somebody opens it for writing.",
+    ),
     bug("appended-amid-a-cut", "An append goes behind the end that a cut of the same client is about to take away."),
     bug(
         "parted-and-lost",

@@ -22,6 +22,9 @@ bits! {
         ALONE = 32,
         /// In the answer to an end of an open: it was the last writer's, and the size is not known for all that.
         UNSETTLED = 64,
+        /// In the answer to the first open for writing: the modification time was set, perhaps, since the file was closed. Its objects do
+        /// not know, whose times count from now on: who opens it tells them.
+        TIME_UNTOLD = 128,
     }
 }
 

@@ -295,6 +295,18 @@ impl Data {
         }
     }
 
+    /// Has the objects of a file say that it was written at `mtime`, if they say a later time.
+    ///
+    /// # Errors
+    /// What the OSTs answer.
+    pub(crate) async fn renew_time(&self, inode: &Rc<Inode>, mtime: WallTime) -> Result<(), FsError> {
+        if self.file_size(inode).await?.mtime <= mtime {
+            return Ok(());
+        }
+        let request = SetattrRequest { valid: SetBits::MTIME, mtime, ..SetattrRequest::default() };
+        self.settle_times(inode, &request).await
+    }
+
     async fn settle_times_of(&self, inode: &Inode, s: &Striping, request: &SetattrRequest) -> Result<(), FsError> {
         let mtime = if request.valid & SetBits::MTIME_NOW != 0 { self.rt.wall() } else { request.mtime };
         let alone = inode.is_ours_alone();

@@ -364,6 +364,45 @@ fn time_set_beside_a_writer(listed: bool, reads: bool, bug: Option<&'static str>
     found
 }
 
+/// A client sets a time of a file that another one has written and closed. What both find while somebody has it open for writing, and after
+/// a close without a write.
+fn time_set_before_a_writer_comes(opens: usize, bug: Option<&'static str>) -> Vec<WallTime> {
+    use wire::mdt::{SetBits, SetattrRequest};
+    types::planted::plant(bug);
+    let world = World::new(1, 2, OstConfig::default());
+    let both = [world.client(|_| {}).0, world.client(|_| {}).0];
+    let found = world.run(Duration::from_secs(600), async {
+        let written = create_striped(&both[0], "f").await;
+        both[0].data().write(&written, 0, &[7; 3 * STRIPE as usize]).await.unwrap();
+        both[0].release(&written).await.unwrap();
+        world.sim.sleep(Duration::from_secs(20)).await;
+        let fid = both[1].lookup(&root(), Fid::ROOT, b"f").await.unwrap().attr.fid;
+        let request = SetattrRequest { valid: SetBits::MTIME, mtime: WallTime(1_000), ..SetattrRequest::default() };
+        both[1].setattr(&root(), &both[1].meta().inode(fid), request, None).await.unwrap();
+        let writer = open(&both[opens], "f", O_RDWR).await;
+        let mut found = Vec::new();
+        for c in &both {
+            found.push(c.getattr(&root(), fid, None).await.unwrap().attr.mtime);
+        }
+        both[opens].release(&writer).await.unwrap();
+        for c in &both {
+            found.push(c.getattr(&root(), fid, None).await.unwrap().attr.mtime);
+        }
+        found
+    });
+    types::planted::plant(None);
+    found
+}
+
+#[test]
+fn a_time_that_is_set_while_nobody_writes_lasts_when_somebody_comes_to_write() {
+    for opens in [0, 1] {
+        let found = time_set_before_a_writer_comes(opens, Some("set-time-untold"));
+        assert!(found.iter().any(|time| *time != WallTime(1_000)), "{found:?}");
+        assert_eq!(time_set_before_a_writer_comes(opens, None), [WallTime(1_000); 4], "client {opens} opens it");
+    }
+}
+
 #[test]
 fn a_time_that_is_set_while_another_client_writes_lasts() {
     assert_ne!(time_set_beside_a_writer(false, false, Some("settled-by-old-attributes"))[1], WallTime(1_000));

@@ -54,6 +54,8 @@ pub(crate) struct EntryOut {
     pub parent_cookie: u64,
     /// No other client has the inode open or may open it.
     pub alone: bool,
+    /// See [`wire::mdt::AttrFlags::TIME_UNTOLD`].
+    pub time_untold: bool,
 }
 
 /// Checks a name that is to be looked up or made.

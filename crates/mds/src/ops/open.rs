@@ -163,14 +163,17 @@ impl Tx<'_> {
         if truncates {
             self.truncate(&q.cred, &mut inode);
         }
+        let mut time_untold = false;
         if flags.writes() && inode.is_file() {
             let given = self.first_layout(&mut inode, q)?;
-            self.begin_writing(&mut inode, truncates || given);
+            // What was written last changed both times.
+            let may_be_set = !truncates && !given && inode.mtime < inode.ctime;
+            time_untold = self.begin_writing(&mut inode, truncates || given) && may_be_set;
         } else if truncates {
             self.put_inode(&inode);
             self.claim(inode.fid, LockBits::UPDATE | LockBits::DATA);
         }
-        let entry = self.entry(inode, true)?;
+        let entry = EntryOut { time_untold, ..self.entry(inode, true)? };
         Ok(OpenOut { entry, suspect, ..OpenOut::default() })
     }
 
@@ -200,8 +203,8 @@ impl Tx<'_> {
         Ok(true)
     }
 
-    /// Others' leases on the content go; from the first writer on the size is not known here.
-    fn begin_writing(&mut self, inode: &mut Inode, changed: bool) {
+    /// Others' leases on the content go; from the first writer on size and times are not known here. Whether they were until now.
+    fn begin_writing(&mut self, inode: &mut Inode, changed: bool) -> bool {
         self.claim(inode.fid, LockBits::DATA);
         let known = !inode.has(InodeFlags::SIZE_UNKNOWN);
         if changed || known {
@@ -217,6 +220,7 @@ impl Tx<'_> {
         if first || second {
             self.claim(inode.fid, LockBits::UPDATE);
         }
+        known
     }
 
     fn open_new(&mut self, q: &OpenRequest) -> Done<OpenOut> {

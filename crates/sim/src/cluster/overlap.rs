@@ -412,13 +412,47 @@ impl Overlap {
         while self.running.get() > 0 {
             self.context.cluster.sim.sleep(Duration::from_millis(5)).await;
         }
+        let set = if self.what_else.seeks { self.set_time(rng).await } else { None };
         for _ in 0..ATTEMPTS_MAX {
-            if self.context.failed() || self.settle_once(rng).await {
+            if self.context.failed() {
                 return;
+            }
+            if self.settle_once(rng).await {
+                return self.check_time(rng, set).await;
             }
             self.context.cluster.sim.sleep(Duration::from_millis(500)).await;
         }
         self.context.complain("overlap: the file could not be settled");
+    }
+    /// Sets the file's modification time while nobody writes; what was written before may be in caches of other clients.
+    async fn set_time(&self, rng: &mut Rng) -> Option<(Author, WallTime)> {
+        let (fid, c) = (self.fid, self.context.any_client(rng).await);
+        let author = self.context.author(c)?;
+        let time = WallTime(rng.below(1 << 30) as i64 * 1_000_000_000);
+        let set = self.context.on(c, "overlap: settling time", async move |c| {
+            let request = SetattrRequest { valid: SetBits::MTIME, mtime: time, ..SetattrRequest::default() };
+            c.setattr(&cred(), &c.meta().inode(fid), request, None).await.map(drop)
+        });
+        matches!(set.await, Some(Ok(()))).then_some((author, time))
+    }
+    /// Nobody has written since a time was set: it is what everybody is told, also who reads the file before.
+    async fn check_time(&self, rng: &mut Rng, set: Option<(Author, WallTime)>) {
+        let (fid, c) = (self.fid, self.context.any_client(rng).await);
+        let (Some((by, time)), Some(author)) = (set, self.context.author(c)) else { return };
+        let what = "overlap: look at a time";
+        let found = self.context.on(c, what, async move |c| {
+            let file = c.open(&cred(), fid, 0).await?;
+            c.data().read(&file, 0, 2 * (CELLS * CELL) as usize).await?;
+            c.release(&file).await?;
+            c.getattr(&cred(), fid, None).await.map(|e| e.attr.mtime)
+        });
+        if let Some(Ok(found)) = found.await
+            && self.context.is_sound(by)
+            && self.context.is_sound(author)
+        {
+            let told = || Err(format!("client{} set it to {}, and it is {}", by.client, time.0, found.0));
+            self.context.expect(&format!("{what} on client{c}"), if found == time { Ok(()) } else { told() });
+        }
     }
     async fn settle_once(&self, rng: &mut Rng) -> bool {
         let authors = self.history.borrow().authors();
