@@ -94,6 +94,7 @@ impl Data {
     pub(crate) fn keep_frames_free(&self) {
         if self.pages.pool().free() < self.pages.pool().capacity() / 16 {
             self.pages.shrink(self.pages.limit_pages() / 8);
+            self.osts.imports().iter().for_each(|import| import.ask_committed());
         }
     }
 }

@@ -407,6 +407,14 @@ impl Import {
     pub fn on_fsync(&self) -> Fsync {
         self.unsynced.get().on_fsync()
     }
+    /// Asks the target what is on its stable storage by now, when bytes are kept for replay that could go then and nothing was heard of it
+    /// for a while.
+    pub fn ask_committed(&self) {
+        let silent = self.rt.now().since(self.heard.get()) >= COMMITTED_ASKED_AFTER;
+        if silent && self.state.get() == ImportState::Full && !self.replay.borrow().is_empty() {
+            self.send_ping();
+        }
+    }
     /// Why the last attempt to connect failed.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
@@ -746,6 +754,9 @@ impl Import {
         if header.flags.has(Flags::EARLY) {
             return self.on_early_reply(&header);
         }
+        if header.op == Op::Ping && self.state.get() == ImportState::Full {
+            self.note_committed(header.last_committed, false);
+        }
         let Some(p) = self.pending.borrow_mut().remove(&header.xid) else {
             return;
         };
@@ -791,5 +802,7 @@ impl Import {
 
 /// Slots that ordinary requests leave: one for what takes turns with them, one for urgent requests.
 const URGENT_SLOTS: usize = 2;
+/// A target that said nothing for so long is asked what it has committed, where memory is short.
+const COMMITTED_ASKED_AFTER: Duration = Duration::from_millis(100);
 /// Attempts to connect that fail in a row before the target's owner is told: a restart takes a few.
 const FAILURES_UNTIL_UNREACHABLE: u32 = 4;

@@ -1,11 +1,12 @@
 //! Messages as they come in, each with its bulk bytes in frames.
+use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 
 use frames::{Bulk, FRAME_BYTES, FramePool};
 use rt::{LocalFuture, Rt};
 use types::Duration;
-use wire::{Crc, Flags, Header};
+use wire::{Class, Crc, Flags, Header};
 
 use crate::export::Export;
 use crate::server::Target;
@@ -18,9 +19,20 @@ const SPARE_PART: usize = 8;
 const SPARE_MAX: usize = (64 << 20) / FRAME_BYTES;
 /// Whoever has waited for so long takes what there is.
 const WAITS_MAX: Duration = Duration::from_secs(10);
+/// Frames for an answer are waited for so long. What comes behind it on its connection waits, too, and may be what gives frames back.
+const LANDS_WITHIN: Duration = Duration::from_millis(50);
 /// Between two looks for frames.
 const LOOKS_EVERY: Duration = Duration::from_millis(1);
 
+/// What became of the bulk of an answer.
+pub(crate) enum Landed {
+    /// It is here, with its checksum where that has one and it was made on the way.
+    Here(Bulk, Option<Crc>),
+    /// There were no frames for it: it has to be asked for again.
+    Skipped,
+}
+
+/// Messages that come over a connection.
 pub(crate) struct Incoming<'a> {
     source: &'a mut Source,
     rt: Rt,
@@ -60,15 +72,12 @@ impl<'a> Incoming<'a> {
     pub(crate) fn of(rt: &Rt, source: &'a mut Source, target: &Rc<Target>, export: &Rc<Export>) -> Incoming<'a> {
         Incoming { session: Some((target.clone(), export.clone())), ..Incoming::new(rt, source) }
     }
+    /// The next request.
     pub(crate) async fn next(&mut self) -> io::Result<(Header, Vec<u8>, Bulk)> {
-        let (header, body, bulk, _) = self.next_digested(false).await?;
-        Ok((header, body, bulk))
-    }
-    /// The same, with the checksum of the bulk where that has one and it was made on the way.
-    pub(crate) async fn next_digested(&mut self, wanted: bool) -> io::Result<(Header, Vec<u8>, Bulk, Option<Crc>)> {
         let (header, body) = self.source.recv().await?;
-        if header.bulk_len == 0 {
-            return Ok((header, body, Bulk::new(), None));
+        let len = header.bulk_len as usize;
+        if len == 0 {
+            return Ok((header, body, Bulk::new()));
         }
         let urgent = header.flags.has(Flags::URGENT);
         let land = |len: usize| -> LocalFuture<Bulk> {
@@ -78,11 +87,39 @@ impl<'a> Incoming<'a> {
                 None => Box::pin(async move { rt.bulk(len).await }),
             }
         };
+        Ok((header, body, self.source.recv_bulk(len, &land).await?))
+    }
+    /// The next message that a server sends.
+    pub(crate) async fn next_answer(&mut self) -> io::Result<(Header, Vec<u8>, Landed)> {
+        let (header, body) = self.source.recv().await?;
         let len = header.bulk_len as usize;
-        if wanted && header.flags.has(Flags::BULK_CRC) {
-            let (bulk, crc) = self.source.recv_bulk_digested(len, &land).await?;
-            return Ok((header, body, bulk, crc));
+        let Some(room) = self.room_for(&header, len).await else {
+            self.source.skip_bulk(len).await?;
+            return Ok((header, body, Landed::Skipped));
+        };
+        if len == 0 {
+            return Ok((header, body, Landed::Here(room, None)));
         }
-        Ok((header, body, self.source.recv_bulk(len, &land).await?, None))
+        let room = Cell::new(room);
+        let land = |_| -> LocalFuture<Bulk> { Box::pin(std::future::ready(room.take())) };
+        if header.flags.has(Flags::BULK_CRC) {
+            let (bulk, crc) = self.source.recv_bulk_digested(len, &land).await?;
+            return Ok((header, body, Landed::Here(bulk, crc)));
+        }
+        Ok((header, body, Landed::Here(self.source.recv_bulk(len, &land).await?, None)))
+    }
+    /// Frames for the bulk of an answer, none where it comes by reference. `None`: there were none for [`LANDS_WITHIN`], and the request
+    /// can be carried out again.
+    async fn room_for(&self, header: &Header, len: usize) -> Option<Bulk> {
+        if len == 0 || self.source.shares_memory() {
+            return Some(Bulk::new());
+        }
+        if let Some(bulk) = Bulk::alloc(self.rt.frames(), len) {
+            return Some(bulk);
+        }
+        if header.op.is(Class::CHANGES) || types::planted!("answers-wait-for-frames") {
+            return Some(self.rt.bulk(len).await);
+        }
+        self.rt.timeout(LANDS_WITHIN, self.rt.bulk(len)).await
     }
 }

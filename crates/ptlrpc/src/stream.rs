@@ -141,7 +141,18 @@ impl Source {
     pub async fn recv_bulk(&mut self, len: usize, land: &dyn Fn(usize) -> LocalFuture<Bulk>) -> io::Result<Bulk> {
         self.from.recv_bulk(len, land).await
     }
-    /// The same, with its checksum where that was made on the way.
+    /// Takes the `len` bulk bytes that follow the last header, and keeps none.
+    ///
+    /// # Errors
+    /// As [`Source::recv_bulk`].
+    pub(crate) async fn skip_bulk(&mut self, len: usize) -> io::Result<()> {
+        self.from.skip_bulk(len).await
+    }
+    /// Whether bulk comes by reference within this process.
+    pub(crate) fn shares_memory(&self) -> bool {
+        self.shares_memory
+    }
+    /// [`Source::recv_bulk`], with the checksum of the bulk where that was made on the way.
     pub(crate) async fn recv_bulk_digested(
         &mut self,
         len: usize,

@@ -1,14 +1,17 @@
-//! A server whose frames are few: what comes leaves enough for requests in service to come to an end.
+//! Few frames: what comes to a server leaves enough for requests in service to come to an end, and what comes to a client hinders nothing
+//! that comes behind it.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use frames::FramePool;
+use frames::{Bulk, FramePool};
 use ptlrpc::{
     CallOptions, Callbacks, ClusterKey, Export, Import, ImportConfig, Request, Server, ServerConfig, Service,
     SessionRecord,
 };
 use rt::sync::Semaphore;
 use rt::{LocalFuture, Nid, Rt};
+use simworld::{Sim, SimConfig};
 use types::{ClientId, Duration, FsError, Transno};
 use wire::Op;
 
@@ -113,4 +116,126 @@ fn requests_in_service_find_frames_however_many_wait_behind_them() {
     // Which of those that want frames are faster is up to the machine: mostly it stands still the first time.
     let stands_still = |_| !all_are_answered(Some("frames-for-all"), Duration::from_secs(15)).0;
     assert!((0..5).any(stands_still), "the planted bug is found");
+}
+
+/// A target that keeps what is written, and has it on stable storage when the test says so.
+#[derive(Default)]
+struct Lazy {
+    written: RefCell<Bulk>,
+    committed: Cell<u64>,
+}
+
+impl Service for Lazy {
+    fn target(&self) -> String {
+        "lazy".into()
+    }
+    fn cluster(&self) -> u64 {
+        7
+    }
+    fn uuid(&self) -> u64 {
+        9
+    }
+    fn handle(self: Rc<Self>, request: Request) -> LocalFuture<()> {
+        match request.header.op {
+            Op::OstWrite => {
+                *self.written.borrow_mut() = request.bulk.clone();
+                request.reply_transno(Transno(1), Ok(Vec::new()));
+            }
+            Op::OstRead => request.reply_bulk(&(), self.written.borrow().clone(), None),
+            _ => request.reply(Ok(&())),
+        }
+        Box::pin(std::future::ready(()))
+    }
+    fn last_committed(&self, _client: ClientId) -> Transno {
+        Transno(self.committed.get())
+    }
+    fn sessions(&self) -> Vec<SessionRecord> {
+        Vec::new()
+    }
+    fn session_opened(self: Rc<Self>, _: Rc<Export>, _: bool) -> LocalFuture<Result<(), FsError>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+    fn session_closed(self: Rc<Self>, _: ClientId, _: bool) -> LocalFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// A client whose frames are all kept for the replay of a write.
+async fn with_all_frames_kept(rt: &Rt, import: &Import) {
+    import.ready(Duration::from_secs(20)).await.unwrap();
+    let mut all = rt.bulk(BULK_BYTES).await;
+    all.copy_in(0, &[7; BULK_BYTES]);
+    import.call(Op::OstWrite, Vec::new(), all, CallOptions::default()).await.unwrap();
+    assert_eq!(rt.frames().free(), 0);
+}
+
+/// It reads what it wrote: whether the server's other answers come meanwhile, and whether that of the read does once the write is stable.
+async fn reads(rt: Rt, import: Rc<Import>, lazy: Rc<Lazy>) -> (bool, bool) {
+    with_all_frames_kept(&rt, &import).await;
+    let (reader, got) = (import.clone(), Rc::new(RefCell::new(None)));
+    let read = got.clone();
+    rt.spawn(async move {
+        let answer = reader.call(Op::OstRead, Vec::new(), Bulk::new(), CallOptions::default()).await;
+        *read.borrow_mut() = Some(answer.unwrap().bulk);
+    });
+    // Its answer is on the way before anything else is asked.
+    rt.sleep(Duration::from_millis(500)).await;
+    let other = rt.timeout(Duration::from_secs(2), import.ask::<_, ()>(Op::OstSync, &())).await;
+    assert!(got.borrow().is_none(), "there are no frames for it");
+    lazy.committed.set(1);
+    rt.sleep(Duration::from_secs(10)).await;
+    let is_read = got.borrow().as_ref().is_some_and(|bulk| bulk.to_vec() == [7; BULK_BYTES]);
+    (other == Some(Ok(())), is_read)
+}
+
+/// What comes of `test` with a client that has [`BULK_BYTES`] of frames.
+fn in_small_memory<T: 'static, F: Future<Output = T> + 'static>(test: impl FnOnce(Rt, Rc<Import>, Rc<Lazy>) -> F) -> T {
+    let sim = Sim::new(SimConfig::new(1), FramePool::new(POOL_BYTES));
+    let (there, here) = (sim.host("server"), sim.host("client"));
+    here.set_memory(Some(BULK_BYTES as u64));
+    let (server_rt, rt) = (there.boot(), here.boot());
+    let key = ClusterKey::from_text(b"0123456789abcdef").unwrap();
+    let (window, limit) = (Duration::from_secs(5), Duration::from_secs(600));
+    let config = ServerConfig { key: key.clone(), recovery_window: window, client_timeout: limit, boot: 1 };
+    let (server, lazy) = (Server::new(server_rt, config), Rc::new(Lazy::default()));
+    server.add(lazy.clone());
+    server.listen(&there.nid(7)).unwrap();
+    let callbacks: Rc<dyn Callbacks> = Rc::new(Silent);
+    let config = ImportConfig {
+        nid: there.nid(7),
+        target: "lazy".into(),
+        client: ClientId(1),
+        key,
+        recoverable: true,
+        ping_interval: Duration::from_secs(300),
+        place: 0,
+    };
+    let import = Import::new(rt.clone(), config, Rc::downgrade(&callbacks));
+    let outcome = sim.run(test(rt, import.clone(), lazy));
+    import.abandon();
+    drop(server);
+    outcome
+}
+
+#[test]
+fn an_answer_without_frames_lets_those_behind_it_come_and_comes_again() {
+    assert_eq!(in_small_memory(reads), (true, true));
+    types::planted::plant(Some("answers-wait-for-frames"));
+    let outcome = in_small_memory(reads);
+    types::planted::plant(None);
+    assert_eq!(outcome, (false, false));
+}
+
+#[test]
+fn what_is_stable_by_now_is_let_go_when_the_target_is_asked() {
+    let free = in_small_memory(async |rt, import, lazy| {
+        with_all_frames_kept(&rt, &import).await;
+        lazy.committed.set(1);
+        rt.sleep(Duration::from_secs(1)).await;
+        let before = rt.frames().free();
+        import.ask_committed();
+        rt.sleep(Duration::from_secs(1)).await;
+        (before, rt.frames().free())
+    });
+    assert_eq!(free, (0, BULK_BYTES / frames::FRAME_BYTES));
 }

@@ -90,7 +90,9 @@ pub trait Source {
     /// The `len` bulk bytes that follow the last head: read into `land` (page-aligned fresh frames with room
     /// for them), or handed over by reference, `land` untouched.
     fn recv_bulk(&mut self, len: usize, land: &dyn Fn(usize) -> LocalFuture<Bulk>) -> LocalFuture<io::Result<Bulk>>;
-    /// The same, with the checksum of the bytes from 0 on, where a mover made it while it received them.
+    /// Takes the `len` bulk bytes that follow the last head, and keeps none.
+    fn skip_bulk(&mut self, len: usize) -> LocalFuture<io::Result<()>>;
+    /// [`Source::recv_bulk`] with the checksum of the bytes from 0 on, where a mover made it while it received them.
     fn recv_bulk_digested(
         &mut self,
         len: usize,

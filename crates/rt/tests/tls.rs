@@ -250,3 +250,37 @@ fn a_client_that_begins_a_handshake_and_says_nonsense_is_told_so_by_an_alert_and
     // A record of type alert.
     assert_eq!(said.join().unwrap()[0], 21);
 }
+
+#[test]
+fn bulk_that_is_skipped_leaves_what_comes_behind_it_as_it_was() {
+    for (encrypted, movers) in [(false, 0), (false, 1), (true, 0)] {
+        let skipped = rt::real::run_with_movers(FramePool::new(POOL_BYTES), movers, async |rt| {
+            let listener = rt.listen(&Nid::parse("127.0.0.1:0").unwrap()).unwrap();
+            let (nid, their_rt) = (listener.nid(), rt.clone());
+            rt.spawn(async move {
+                let mut theirs = listener.accept().await.unwrap();
+                assert_eq!(receive(&their_rt, &mut theirs).await.unwrap(), (0, 0), "it encrypts for who does");
+                for size in [(0, 5 << 20), (70_000, 1), (3, 131_072), (9, 4097)] {
+                    send(&their_rt, &theirs, size.0, size.1);
+                }
+                // As long as they go out.
+                let end = receive(&their_rt, &mut theirs).await.unwrap_err();
+                assert_eq!(end.kind(), ErrorKind::UnexpectedEof);
+            });
+            let mut mine = if encrypted { rt.connect_encrypted(&nid).await } else { rt.connect(&nid).await }.unwrap();
+            send(&rt, &mine, 0, 0);
+            let mut skipped = 0;
+            for size in [(0, 5 << 20), (70_000, 1), (3, 131_072)] {
+                let (head, body) = mine.source.recv(body_len).await.unwrap();
+                assert!(body == filled(size.0));
+                let bulk = u32::from_le_bytes(head[4..8].try_into().unwrap()) as usize;
+                assert_eq!(bulk, size.1);
+                mine.source.skip_bulk(bulk).await.unwrap();
+                skipped += bulk;
+            }
+            assert_eq!(receive(&rt, &mut mine).await.unwrap(), (9, 4097));
+            skipped
+        });
+        assert_eq!(skipped.unwrap(), (5 << 20) + 1 + 131_072, "encrypted {encrypted}, movers {movers}");
+    }
+}

@@ -85,6 +85,10 @@ impl Source for InEnd {
             Ok(bulk)
         })
     }
+    fn skip_bulk(&mut self, _len: usize) -> LocalFuture<io::Result<()>> {
+        drop(std::mem::take(&mut *self.bulk.borrow_mut()));
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
 pub(crate) struct Accepting {

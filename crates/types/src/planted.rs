@@ -110,6 +110,10 @@ pub const BUGS: &[Bug] = &[
         "frames-for-all",
         "What comes to a server takes the last frames, also those that requests in service need to come to an end.",
     ),
+    bug(
+        "answers-wait-for-frames",
+        "An answer waits for frames for its bulk, and what comes behind it on its connection with it.",
+    ),
     bug("evicted-amid", "The locks of an evicted client go to others while a change of it is carried out."),
     bug("sizes-torn", "A client adds up lengths of objects, whether or not one was cut between the answers."),
     bug("cut-edge-kept", "A cut leaves the bytes behind it in the block where the object ends."),

@@ -1,11 +1,12 @@
-//! Requests that a target had no room for (`FsError::Overloaded`): nothing of them was carried out, and they are sent
-//! again after a pause, each time under a number of its own, as long as somebody waits for the answer.
+//! Requests that a target had no room for (`FsError::Overloaded`), of which nothing was carried out, and those that change nothing and for
+//! whose answer this client had no frames. They are sent again after a pause, each time under a number of its own, as long as somebody
+//! waits for the answer.
 //!
 //! The slot stays taken meanwhile: a target that is too busy gets fewer requests of this client at a time, not more.
 use std::rc::Rc;
 
 use types::{Duration, Xid};
-use wire::Flags;
+use wire::{Flags, Header};
 
 use super::{Import, ImportState, Pending};
 
@@ -25,7 +26,7 @@ impl Import {
         half + Duration::from_nanos(self.rt.random() % u64::try_from(half.as_nanos()).unwrap_or(u64::MAX).max(1))
     }
 
-    /// The target had no room for a request: it is sent again after a pause.
+    /// The target had no room for a request, or we had none for its answer: it is sent again after a pause.
     pub(super) fn come_again(self: &Rc<Self>, mut p: Pending) {
         self.refused_requests.set(self.refused_requests.get() + 1);
         if p.waiter.as_ref().is_none_or(rt::sync::OneSender::is_abandoned) {
@@ -43,6 +44,16 @@ impl Import {
                 me.pause_ended(xid);
             }
         });
+    }
+
+    /// There were no frames for the bulk of an answer, of which nothing was kept. Only requests that change nothing are answered with
+    /// bulk: they are carried out again.
+    pub(super) fn on_skipped(self: &Rc<Self>, header: &Header) {
+        self.note_committed(header.last_committed, false);
+        let Some(p) = self.pending.borrow_mut().remove(&header.xid) else { return };
+        self.note_answer(p.sent);
+        tracing::debug!(target = self.config.target, op = ?header.op, bytes = header.bulk_len, "no frames for an answer: asked for again");
+        self.come_again(p);
     }
 
     fn pause_ended(&self, xid: Xid) {

@@ -154,6 +154,10 @@ impl Source for LocalSource {
         let bulk = std::mem::take(&mut *self.bulk.lock().unwrap_or_else(PoisonError::into_inner));
         Box::pin(std::future::ready(Ok(bulk)))
     }
+    fn skip_bulk(&mut self, _len: usize) -> LocalFuture<io::Result<()>> {
+        drop(std::mem::take(&mut *self.bulk.lock().unwrap_or_else(PoisonError::into_inner)));
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 impl Drop for LocalSource {
     fn drop(&mut self) {

@@ -600,6 +600,22 @@ impl Source for TcpSource {
         let received = self.receive(len, land, None);
         Box::pin(async move { Ok(received.await?.0) })
     }
+    fn skip_bulk(&mut self, len: usize) -> LocalFuture<io::Result<()>> {
+        let (inbox, timers, amid_bulk) = (self.inbox.clone(), self.timers.clone(), self.amid_bulk.clone());
+        Box::pin(async move {
+            let _amid = Amid::new(&amid_bulk);
+            let mut left = len;
+            while left > 0 {
+                need(&inbox, 1).await?;
+                let mut i = inbox.borrow_mut();
+                let n = left.min(i.end - i.at);
+                i.at += n;
+                left -= n;
+            }
+            pass_card(&timers, len).await;
+            Ok(())
+        })
+    }
     fn recv_bulk_digested(
         &mut self,
         len: usize,
