@@ -1,5 +1,5 @@
 //! Everything at once on a few files: nothing may hang, no call may fail without reason, no cell may hold what was never
-//! written to it; and when all is calm every mount sees the same.
+//! written to it; and when all is calm every mount sees the same, also one whose client was evicted.
 use std::rc::Rc;
 
 use types::{Duration, Rng};
@@ -21,7 +21,8 @@ struct Handle {
     writes: bool,
 }
 
-struct Program {
+/// A program, with what it has open.
+pub(crate) struct Program {
     world: Rc<World>,
     mount: usize,
     caller: Rc<Caller>,
@@ -29,6 +30,8 @@ struct Program {
     handles: Vec<Handle>,
     stamp: u64,
     signals: bool,
+    /// Clients may be evicted.
+    evicted: bool,
     maps: bool,
     direct: bool,
 }
@@ -37,35 +40,40 @@ fn name(n: u64) -> Vec<u8> {
     format!("churn{n}").into_bytes()
 }
 
-/// Runs the programs of a run.
-pub async fn work(world: &Rc<World>, config: &RunConfig) {
+/// Runs the programs of a run; gives them with what they have open.
+pub(crate) async fn work(world: &Rc<World>, config: &RunConfig) -> Vec<Program> {
     let mut ends = Vec::new();
     for mount in 0..world.kernels.len() {
         for number in 0..config.programs {
             let caller = world.caller(mount, number, config.programs);
             let rng = world.context.rng(&format!("churn {mount} {number}"));
             let stamp = (mount * config.programs + number) as u64 * 1_000_000;
-            let signals = config.faults.signal_interval_s > 0.0;
-            let (shared, handles, maps, direct) = (world.clone(), Vec::new(), config.maps, config.direct);
-            let mut program = Program { world: shared, mount, caller, rng, handles, stamp, signals, maps, direct };
+            let (signals, evicted) = (config.faults.signal_interval_s > 0.0, config.faults.evict());
+            let (world, handles, maps, direct) = (world.clone(), Vec::new(), config.maps, config.direct);
+            let mut program = Program { world, mount, caller, rng, handles, stamp, signals, evicted, maps, direct };
             let (tx, rx) = rt::sync::oneshot();
             let operations = config.operations;
-            world.context.cluster.sim.spawn(async move {
+            program.world.clone().context.cluster.sim.spawn(async move {
                 program.run(operations).await;
-                tx.send(());
+                tx.send(program);
             });
             ends.push(rx);
         }
     }
-    rt::sync::join_all(ends).await;
-    if !world.failed() {
-        compare(world).await;
+    rt::sync::join_all(ends).await.into_iter().flatten().collect()
+}
+
+/// When all is calm: what programs have mapped is what the file holds, and every mount sees the same.
+pub(crate) async fn calm(world: &Rc<World>, mut programs: Vec<Program>) -> Option<()> {
+    world.callers.iter().for_each(|c| c.calm());
+    for program in &mut programs {
+        program.last_looks().await?;
     }
+    compare(world).await
 }
 
 /// All mounts see the same files.
 async fn compare(world: &Rc<World>) -> Option<()> {
-    world.callers.iter().for_each(|c| c.calm());
     let caller = Caller::new(7);
     for n in 0..NAMES {
         let mut first = None;
@@ -99,6 +107,13 @@ async fn compare(world: &Rc<World>) -> Option<()> {
     Some(())
 }
 
+fn difference_at(at: usize, pages: &[u8], bytes: &[u8], node: u64) -> String {
+    let cell = at - at % CELL as usize;
+    let of = |all: &[u8]| all[cell..all.len().min(cell + CELL as usize)].to_vec();
+    let (mapped, read, size) = (of(pages), of(bytes), bytes.len());
+    format!("node {node:x} has {mapped:x?} at {at} of its pages, and {read:x?} is read (of {size} bytes)")
+}
+
 type Contents = Result<Vec<u8>, i32>;
 
 fn difference(mount: usize, first: Option<&Contents>, other: &Contents) -> String {
@@ -126,7 +141,42 @@ impl Program {
             let pause = if self.rng.chance(0.05) { 2_000_000 } else { 1_000 };
             self.world.context.cluster.sim.sleep(Duration::from_micros(self.rng.below(pause))).await;
         }
+        Some(())
+    }
+
+    /// Compares the pages of its mappings with what the daemon says, and closes what it has open.
+    async fn last_looks(&mut self) -> Option<()> {
+        let kernel = self.kernel();
         while let Some(handle) = self.handles.pop() {
+            let file = handle.file.clone();
+            // Reads of what is open for writing pass the pages.
+            if handle.mapping.is_some() && handle.writes && !self.world.failed() {
+                let mut pages = vec![0; (PAGES_MAX * PAGE) as usize];
+                let mut seen = 0;
+                for page in pages.chunks_exact_mut(PAGE as usize) {
+                    let place = seen * PAGE;
+                    let loaded = kernel.load(&self.caller, &file, place, page);
+                    match self.world.op(self.mount, "the last load", loaded).await? {
+                        Ok(()) => seen += 1,
+                        Err(Fault::Behind) => break,
+                        failed => {
+                            self.on_fault("the last load", failed)?;
+                            break;
+                        }
+                    }
+                }
+                // What lies behind a size that a kernel knew while others had made the file longer is of no file (docs/limits.md).
+                pages.truncate(file.inode.size.get() as usize);
+                let ended = |i: usize| file.inode.pages.borrow().get(&(i as u64 / PAGE)).is_some_and(|p| p.ended.get());
+                let read = kernel.read(&self.caller, &file, 0, seen * PAGE);
+                if let Some(bytes) = self.call("the last read of what is mapped", &[libc::EAGAIN], read).await? {
+                    let same =
+                        pages.iter().zip(&bytes).enumerate().position(|(i, (page, byte))| page != byte && !ended(i));
+                    let differ = same.map(|at| difference_at(at, &pages, &bytes, file.inode.nodeid));
+                    let what = format!("kernel {}: what is mapped", self.mount);
+                    self.world.context.expect(&what, differ.map_or(Ok(()), Err));
+                }
+            }
             self.close(handle).await?;
         }
         Some(())
@@ -142,6 +192,8 @@ impl Program {
         match self.world.op(self.mount, what, work).await? {
             Ok(done) => Some(Some(done)),
             Err(libc::EINTR) if self.signals => Some(None),
+            // ESTALE: a file without a name, which goes with the last of its opens.
+            Err(libc::EIO | libc::ESTALE) if self.evicted => Some(None),
             Err(e) if allowed.contains(&e) => Some(None),
             Err(e) => {
                 let why = std::io::Error::from_raw_os_error(e);
@@ -290,6 +342,9 @@ impl Program {
     }
 
     async fn store(&mut self, file: &Rc<File>, place: u64, len: u64) -> Option<()> {
+        // What is stored behind the size that the kernel knows, in the last page, is not written (docs/limits.md).
+        let size = file.inode.size.get() / CELL * CELL;
+        let len = if place < size.next_multiple_of(PAGE) { len.min(size.saturating_sub(place)) } else { len };
         let data = self.cells(place, len);
         let what = format!("store of {place}+{len} (node {:x})", file.inode.nodeid);
         let done = self.world.op(self.mount, &what, self.kernel().store(&self.caller, file, place, &data)).await?;
@@ -310,6 +365,7 @@ impl Program {
         match done {
             Ok(()) | Err(Fault::Behind) => Some(()),
             Err(Fault::Io(libc::EINTR)) if self.signals => Some(()),
+            Err(Fault::Io(libc::EIO | libc::ESTALE)) if self.evicted => Some(()),
             Err(Fault::Io(e)) => {
                 self.world.context.complain(format!("kernel {}: {what}: SIGBUS for errno {e}", self.mount));
                 None

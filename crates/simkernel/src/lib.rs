@@ -20,6 +20,7 @@ pub mod churn;
 pub mod conn;
 mod copy;
 pub mod cross;
+mod faults;
 pub mod file;
 pub mod inode;
 pub mod kernel;

@@ -33,6 +33,8 @@ pub const BUGS: &[Bug] = &[
     bug("attributes-kept", "The kernel keeps attributes when their lock goes."),
     bug("not-there-yet", "Attributes that a kernel has not taken over yet when their lock goes are believed."),
     bug("names-kept", "The kernel keeps names when their lock goes."),
+    bug("lost-pages-kept", "The kernel keeps its pages when its client lost their lock by an eviction."),
+    bug("lost-names-kept", "The kernel keeps names and attributes when its client lost their lock by an eviction."),
     bug("listing-kept", "The kernel keeps a listing when its lock goes."),
 ];
 
@@ -115,9 +117,23 @@ pub const DYING: &[Class] = &[
     class("servers_that_die_hang", |seed| dying(seed, if seed.is_multiple_of(2) { Work::Churn } else { Work::Cells })),
 ];
 
+/// Runs in which links break.
+pub const PARTED: &[Class] = &[
+    class("links_that_break", |seed| {
+        let faults = Faults { part_interval_s: 2.0, parted_max_s: 4.0, ..Faults::default() };
+        let work = [Work::Turns, Work::Cells, Work::Churn][(seed % 3) as usize];
+        RunConfig { faults, hang: Duration::from_secs(120), ..RunConfig::draw(seed, work, 2) }
+    }),
+    class("clients_that_are_evicted", |seed| {
+        let faults = Faults { part_interval_s: 5.0, parted_max_s: 120.0, ..Faults::default() };
+        let hang = Duration::from_secs(600);
+        RunConfig { faults, hang, operations: 300, ..RunConfig::draw(seed, Work::Churn, 2 + (seed % 2) as usize) }
+    }),
+];
+
 /// All classes.
 pub fn classes() -> impl Iterator<Item = &'static Class> {
-    CLASSES.iter().chain(DYING)
+    CLASSES.iter().chain(DYING).chain(PARTED)
 }
 
 /// The class of a name.

@@ -12,7 +12,7 @@ use types::{Duration, MIB, Rng};
 
 use crate::conn::{Caller, Delays, is_dying};
 use crate::kernel::{Kernel, KernelConfig};
-use crate::{cells, churn, turns};
+use crate::{cells, churn, faults, turns};
 
 /// Virtual time for a whole run.
 const RUN_MAX: Duration = Duration::from_secs(4 * 3600);
@@ -39,6 +39,21 @@ pub struct Faults {
     pub down_max_s: f64,
     /// Seconds between two signals to a program on average; 0: none.
     pub signal_interval_s: f64,
+    /// Seconds between two breaks of a link on average, from a client to a server or between servers; 0: none.
+    pub part_interval_s: f64,
+    /// How long a link is cut at most. Above [`PATIENCE_S`] clients are evicted for it.
+    pub parted_max_s: f64,
+}
+
+/// Servers evict nobody for being away for so many seconds.
+pub const PATIENCE_S: f64 = 10.0;
+
+impl Faults {
+    /// Whether clients may be evicted, and lose what they had not written yet.
+    #[must_use]
+    pub fn evict(&self) -> bool {
+        self.part_interval_s > 0.0 && self.parted_max_s > PATIENCE_S
+    }
 }
 
 /// Everything about a run; [`RunConfig::draw`] makes one of a seed.
@@ -232,8 +247,8 @@ pub fn run(config: &RunConfig) -> Report {
         context.complain("the run does not come to its end");
     }
     let evictions: u64 = (0..config.cluster.clients).map(|c| context.cluster.evictions(c)).sum();
-    if evictions > 0 && config.faults.kill_interval_s == 0.0 {
-        context.complain(format!("{evictions} evictions though nothing was faulty"));
+    if evictions > 0 && config.faults.kill_interval_s == 0.0 && !config.faults.evict() {
+        context.complain(format!("{evictions} evictions though nobody was away for long"));
     }
     context.cluster.end();
     let counts = context.counts.get();
@@ -255,31 +270,21 @@ async fn whole(context: &Rc<Context>, config: &RunConfig) -> u64 {
             return 0;
         }
     };
-    let sim = &context.cluster.sim;
-    let mut disturbers: Vec<LocalFuture<()>> = Vec::new();
-    if config.faults.kill_interval_s > 0.0 {
-        disturbers.push(Box::pin(kill_servers(world.clone(), config.faults.clone())));
-    }
-    if config.faults.signal_interval_s > 0.0 {
-        disturbers.push(Box::pin(send_signals(world.clone(), config.faults.signal_interval_s)));
-    }
-    let mut ends = Vec::new();
-    for task in disturbers {
-        let (tx, rx) = rt::sync::oneshot();
-        sim.spawn(async move {
-            task.await;
-            tx.send(());
-        });
-        ends.push(rx);
-    }
+    let disturbers = faults::begin(&world, &config.faults);
+    let mut programs = Vec::new();
     match config.work {
         Work::Turns => turns::work(&world, config).await,
         Work::Cells => cells::work(&world, config).await,
-        Work::Churn => churn::work(&world, config).await,
+        Work::Churn => programs = churn::work(&world, config).await,
         Work::Script(steps) => drop(steps(world.clone()).await),
     }
     context.ending.set(true);
-    rt::sync::join_all(ends).await;
+    rt::sync::join_all(disturbers).await;
+    if let Work::Churn = config.work
+        && !context.failed()
+    {
+        churn::calm(&world, programs).await;
+    }
     for (i, kernel) in world.kernels.iter().enumerate() {
         for fault in kernel.conn.faults() {
             context.complain(format!("kernel {i}: {fault}"));
@@ -347,41 +352,4 @@ async fn end(world: &Rc<World>) -> Result<(), String> {
     }
     sim::cluster::check::check_stores(&world.context, false).await;
     Ok(())
-}
-
-fn seconds(s: f64) -> Duration {
-    Duration::from_nanos((s * 1e9) as u64)
-}
-
-async fn kill_servers(world: Rc<World>, faults: Faults) {
-    let context = &world.context;
-    let cluster = &context.cluster;
-    let mut rng = context.rng("deaths of servers");
-    loop {
-        cluster.sim.sleep(seconds(faults.kill_interval_s * 2.0 * rng.unit())).await;
-        if context.ending.get() || context.failed() {
-            return;
-        }
-        let at = rng.below(1 + cluster.ost_indices().len() as u64) as usize;
-        let id = if at == 0 { NodeId::Mds } else { NodeId::Oss(at - 1) };
-        tracing::info!("{id} is killed");
-        cluster.kill(id, rng.chance(0.5));
-        cluster.sim.sleep(seconds(faults.down_max_s * rng.unit())).await;
-        if let Err(e) = cluster.start(id).await {
-            context.complain(e);
-        }
-        while !cluster.is_in_service(id) && !context.failed() {
-            cluster.sim.sleep(Duration::from_millis(100)).await;
-        }
-    }
-}
-
-async fn send_signals(world: Rc<World>, interval_s: f64) {
-    let mut rng = world.context.rng("signals");
-    let sim = &world.context.cluster.sim;
-    while !world.context.ending.get() && !world.failed() {
-        sim.sleep(seconds(interval_s * 2.0 * rng.unit())).await;
-        let at = rng.below(world.callers.len() as u64) as usize;
-        world.callers[at].signal(rng.chance(0.5));
-    }
 }

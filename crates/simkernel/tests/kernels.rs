@@ -1,6 +1,7 @@
 //! Kernels over whole simulated clusters, by seed.
 //!
-//! `STRIA_SIM_SEEDS=100..200` runs other seeds, `STRIA_SIM_LOG=debug` tells what happens in them (`RUST_LOG` syntax).
+//! `STRIA_SIM_SEEDS=100..200` runs other seeds, `STRIA_SIM_LOG=debug` tells what happens in them (`RUST_LOG` syntax), and
+//! `STRIA_SIM_PLANTED=lost-pages-kept` plants a bug in all of them.
 use std::fmt::Write;
 
 use std::rc::Rc;
@@ -26,6 +27,13 @@ fn seeds(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
     from.parse().expect("a seed")..to.parse().expect("a seed")
 }
 
+/// The bug that is to be planted.
+fn planted() -> Option<&'static str> {
+    let name = std::env::var("STRIA_SIM_PLANTED").ok()?;
+    let all = simkernel::planted::BUGS.iter().chain(types::planted::BUGS);
+    Some(all.map(|b| b.name).find(|n| *n == name).expect("STRIA_SIM_PLANTED is the name of a bug"))
+}
+
 struct VirtualTime;
 impl FormatTime for VirtualTime {
     fn format_time(&self, w: &mut tracing_subscriber::fmt::format::Writer<'_>) -> std::fmt::Result {
@@ -47,7 +55,9 @@ fn all_well(test: &str, range: std::ops::Range<u64>, make: impl Fn(u64) -> RunCo
     let (mut reports, mut wrong, mut first, mut failed) = (Vec::new(), String::new(), None, 0);
     let many = range.end - range.start;
     for seed in range {
+        types::planted::plant(planted());
         let report = run(&make(seed));
+        types::planted::plant(None);
         if std::env::var("STRIA_SIM_SEEDS").is_ok() {
             let r = &report;
             let (seconds, complaints) = (r.virtual_ns / 1_000_000_000, r.complaints.len());
@@ -250,6 +260,16 @@ fn servers_that_die_take_nothing_from_programs_that_take_turns() {
 #[test]
 fn servers_that_die_hang_nothing() {
     all_well("servers_that_die_hang", seeds(0..8), class_of("servers_that_die_hang").make);
+}
+
+#[test]
+fn links_that_break_for_moments_change_nothing() {
+    all_well("links_that_break", seeds(0..9), class_of("links_that_break").make);
+}
+
+#[test]
+fn clients_that_are_evicted_hang_nothing_and_see_afterwards_what_others_see() {
+    all_well("clients_that_are_evicted", seeds(0..8), class_of("clients_that_are_evicted").make);
 }
 
 #[test]
