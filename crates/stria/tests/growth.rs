@@ -493,3 +493,30 @@ fn a_store_that_an_interrupted_command_made_and_nobody_used_keeps_no_cluster_fro
     up.stop();
     is_whole(&up);
 }
+
+#[test]
+fn a_drain_that_is_cancelled_ends_and_leaves_the_rest_where_it_is() {
+    if !can_mount() {
+        return;
+    }
+    let mut up = Up::new();
+    up.start(&["--osts", "2"]);
+    for i in 0..12 {
+        file_on(&up.at(&format!("f{i}")), 1, &vec![i; 1 << 20]);
+    }
+    let (program, dir) = (env!("CARGO_BIN_EXE_stria"), up.cluster());
+    let drain = ["ost", "drain", "1", "--dir", &dir];
+    let mut slow = Command::new(program);
+    let slow = slow.args(drain).args(["--rate", "1"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut slow = slow.spawn().unwrap();
+    let mut said = std::io::BufReader::new(slow.stdout.take().unwrap());
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut said, &mut line).unwrap();
+    assert!(line.contains("OST 1 takes no new files"), "{line}");
+    good(&[&drain[..], &["--cancel"]].concat());
+    let out = slow.wait_with_output().unwrap();
+    let why = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.code() == Some(libc::ECANCELED) && why.contains("the drain was cancelled"), "{why}");
+    assert!((0..12).any(|i| ost_of(&up.at(&format!("f{i}"))) == "1"), "all have moved");
+    up.stop();
+}

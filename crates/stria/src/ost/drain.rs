@@ -140,7 +140,9 @@ fn empty(cluster: &Cluster, ost: u16, bytes_per_s: u64, (files, bytes): (u64, u6
     loop {
         let before = progress.moved;
         let (mut left, mut named, mut last) = (0u64, Vec::new(), None);
+        still_wanted(cluster, ost)?;
         cluster.each_file(ost, false, |file| {
+            still_wanted(cluster, ost)?;
             match one(cluster, &file, bytes_per_s) {
                 Ok(()) => progress.on_moved(&file),
                 Err(e) => {
@@ -175,6 +177,16 @@ fn empty(cluster: &Cluster, ost: u16, bytes_per_s: u64, (files, bytes): (u64, u6
             std::thread::sleep(LOOK_PAUSE);
         }
     }
+}
+
+/// Whether the OST is still to be emptied: it takes no new files, unless a drain was cancelled meanwhile.
+fn still_wanted(cluster: &Cluster, ost: u16) -> Outcome {
+    let now = Cluster::at(cluster.connection)?;
+    if !now.list("osts").contains(&ost) || now.list("closed").contains(&ost) {
+        return Ok(());
+    }
+    let why = format!("OST {ost} takes new files again: the drain was cancelled; what has moved stays where it is");
+    Err(Failure::with_errno(why, libc::ECANCELED))
 }
 
 /// Gives a file other objects.
