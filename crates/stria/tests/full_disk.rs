@@ -93,6 +93,7 @@ impl Drop for Small {
         if let Ok(pid) = fs::read_to_string(self.path("fs/c/run/up.pid")) {
             drop(Command::new("kill").args(["-9", pid.trim()]).output());
         }
+        drop(Command::new("umount").arg("-l").arg(self.path("fs/c/run")).output());
         drop(Command::new("umount").arg("-l").arg(self.path("fs")).output());
     }
 }
@@ -360,4 +361,41 @@ fn nothing_lands_below() {
     assert_eq!(fs::read(at.join("before")).unwrap(), b"there");
     small.umount();
     assert_eq!(names(&at), [""; 0], "the directory below is empty");
+}
+
+#[test]
+fn a_server_that_dies_while_there_is_no_room_for_notes_is_started_again() {
+    if !can_mount() {
+        return;
+    }
+    let small = Small { dir: tempfile::tempdir().unwrap() };
+    fs::create_dir(small.path("fs")).unwrap();
+    fs::create_dir(small.path("m")).unwrap();
+    good(&["mkfs", "--dir", text(&small.path("fs/c")), "--osts", "1"]);
+    let at = small.path("fs/c/run");
+    fs::create_dir_all(&at).unwrap();
+    run(&["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "none", text(&at)]);
+    small.up(&["--processes", "--set", "recovery.window_s=5"]);
+    fs::write(at.join("other"), vec![7; 1 << 20]).unwrap_err();
+    let note = at.join("ost0.pid");
+    let before = fs::read_to_string(&note).unwrap();
+    run(&["kill", "-9", before.trim()]);
+    let end = std::time::Instant::now() + Duration::from_secs(60);
+    while fs::read_to_string(&note).unwrap() == before {
+        assert!(std::time::Instant::now() < end, "it is not started again");
+        std::thread::park_timeout(Duration::from_millis(50));
+    }
+    let file = small.path("m/x");
+    watched(&small.path("m"), move || {
+        let mut file = File::create(file).unwrap();
+        file.write_all(b"there").unwrap();
+        file.sync_all().unwrap();
+    });
+    let names: Vec<_> = fs::read_dir(&at).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    assert!(!names.iter().any(|n| n.contains(".new")), "{names:?}");
+    assert!(
+        good(&["status", "--dir", text(&small.path("fs/c"))])
+            .contains(&format!("ost0     process {} runs", fs::read_to_string(&note).unwrap().trim()))
+    );
+    small.umount();
 }

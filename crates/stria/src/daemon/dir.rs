@@ -386,9 +386,9 @@ impl ClusterDir {
     pub fn note_running(&self, name: &str, nid: Option<&Nid>) -> Outcome {
         let run = self.run_dir()?;
         if let Some(nid) = nid {
-            run.write_whole(&format!("{name}.nid"), &format!("{nid}\n"))?;
+            run.write_note(&format!("{name}.nid"), &format!("{nid}\n"))?;
         }
-        run.write_whole(&format!("{name}.pid"), &format!("{}\n", std::process::id()))?;
+        run.write_note(&format!("{name}.pid"), &format!("{}\n", std::process::id()))?;
         let file = self.run().join(format!("{name}.pid"));
         // Held to the end of the process: the number in the file is its own as long as the lock is.
         let held = fs::File::open(&file).map_err(|e| Failure::io("opening", &file, &e))?;

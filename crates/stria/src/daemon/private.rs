@@ -229,6 +229,26 @@ impl PrivateDir {
         self.rename(&new, name).map_err(|e| self.failed("writing", name, &e))
     }
 
+    /// [`PrivateDir::write_whole`] of a few bytes that only the present run needs. Where there is no room for a second file, they are
+    /// written over those of the run before.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn write_note(&self, name: &str, text: &str) -> Outcome {
+        let whole = self.write_whole(name, text);
+        let full = |e: &Failure| matches!(i32::from(e.code()), libc::ENOSPC | libc::EDQUOT);
+        match whole {
+            Err(e) if full(&e) => self.write_over(name, text).map_err(|_| e),
+            whole => whole,
+        }
+    }
+
+    fn write_over(&self, name: &str, text: &str) -> io::Result<()> {
+        let mut file = self.open_at(name, libc::O_WRONLY)?;
+        file.write_all(text.as_bytes())?;
+        file.set_len(text.len() as u64)
+    }
+
     /// Writes a file unless one of this name is there, which stays as it is then.
     ///
     /// # Errors
@@ -253,7 +273,11 @@ impl PrivateDir {
             file.write_all(text.as_bytes())?;
             file.sync_all()
         };
-        write().map_err(|e| self.failed("writing", name, &e))?;
+        write().map_err(|e| {
+            // Half a file is of no use, and one for each try would fill the disk.
+            let _ = std::fs::remove_file(self.path.join(&new));
+            self.failed("writing", name, &e)
+        })?;
         Ok(new)
     }
 
