@@ -39,6 +39,17 @@ fn gone(connection: u32, what: &str, e: &std::io::Error) -> Failure {
     Failure::with_errno(why, e.raw_os_error().unwrap_or(libc::EIO))
 }
 
+/// Why a question got no answer: the daemon is gone, or waits for a server.
+fn unheard(connection: u32, patience: Duration, e: &std::io::Error) -> Failure {
+    if !matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) {
+        return gone(connection, "broke off", e);
+    }
+    let why = format!(
+        "the daemon of mount {connection} has no answer within {patience:?}: a server that it asks is away, or busy ('stria status' says which)"
+    );
+    Failure::with_errno(why, libc::ETIMEDOUT)
+}
+
 fn converse(connection: u32, mut stream: UnixStream, request: &Value, patience: Duration) -> Result<Value, Failure> {
     let exchange = |stream: &mut UnixStream| -> std::io::Result<Vec<u8>> {
         stream.set_read_timeout(Some(patience))?;
@@ -47,7 +58,7 @@ fn converse(connection: u32, mut stream: UnixStream, request: &Value, patience: 
         BufReader::new(stream).take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
         Ok(line)
     };
-    let line = exchange(&mut stream).map_err(|e| gone(connection, "broke off", &e))?;
+    let line = exchange(&mut stream).map_err(|e| unheard(connection, patience, &e))?;
     let answer: Value = serde_json::from_slice(&line)
         .map_err(|e| Failure::from(format!("the daemon of mount {connection} answered nonsense: {e}")))?;
     match answer["error"].as_str() {
@@ -135,4 +146,23 @@ pub fn ask_osts(connection: u32) -> Result<Vec<u16>, Failure> {
     let answer = ask(connection, &json!({"do": "osts"}))?;
     let list = answer["osts"].as_array().map(Vec::as_slice).unwrap_or_default();
     Ok(list.iter().filter_map(|o| u16::try_from(o.as_u64()?).ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_waits_for_a_server_is_not_taken_for_one_that_is_gone() {
+        let question = json!({"do": "nothing"});
+        let (stays, other_end) = UnixStream::pair().unwrap();
+        let late = converse(7, stays, &question, Duration::from_millis(1)).unwrap_err();
+        assert_eq!(i32::from(late.code()), libc::ETIMEDOUT);
+        assert!(late.to_string().contains("a server that it asks is away"), "{late}");
+        drop(other_end);
+        let (ends, gone) = UnixStream::pair().unwrap();
+        drop(gone);
+        let ended = converse(7, ends, &question, Duration::from_secs(60)).unwrap_err();
+        assert!(ended.to_string().contains("is it running"), "{ended}");
+    }
 }

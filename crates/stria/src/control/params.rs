@@ -135,7 +135,7 @@ impl Shard {
         json!({"set": set})
     }
 
-    /// Every parameter by its name, and the servers that have a session and did not answer.
+    /// Every parameter by its name, and the servers that did not answer or are away.
     async fn tree(self: &Rc<Self>) -> (Tree, Vec<String>) {
         let seen = self.look(Wanted { pattern: ALL, with_store: false }, SERVERS_WAIT).await;
         let mut tree = Tree::new();
@@ -151,7 +151,14 @@ impl Shard {
             }
         }
         let silent = seen.iter().filter(|s| s.is_silent()).map(|s| s.import.target().to_string());
-        (tree, silent.collect())
+        (tree, silent.chain(self.away()).collect())
+    }
+
+    /// Servers without a session, but for those that were given up.
+    fn away(&self) -> Vec<String> {
+        let osts = self.client.osts().all().into_iter().filter_map(|o| o.import().ok());
+        let all = std::iter::once(self.client.sessions().mdc()).chain(osts);
+        all.filter(|i| !is_there(i) && !i.is_out_of_service()).map(|i| i.target().to_string()).collect()
     }
 
     /// Imports of servers that are in service, or wait for their clients after a restart.
