@@ -1,9 +1,13 @@
 //! What a daemon's shard waits for besides file system work: questions of tools, signals, the end of the mount.
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rt::Rt;
 use serde_json::Value;
+
+/// Pause between two looks whether a signal came.
+const SIGNAL_LOOK: Duration = Duration::from_millis(100);
 
 /// A question of a tool.
 #[derive(Debug)]
@@ -72,6 +76,24 @@ impl Events {
             receiver.recv().expect("the queue holds a sender of its own")
         })
         .await
+    }
+    /// Completes with the signal when one came. What else came stays; nobody else may wait for events meanwhile.
+    pub async fn interrupted(&self, rt: &Rt) -> i32 {
+        loop {
+            let came: Vec<Event> = self
+                .receiver
+                .lock()
+                .expect("only one task waits for events, and it does not panic")
+                .try_iter()
+                .collect();
+            for event in came {
+                match event {
+                    Event::Signal(signal) => return signal,
+                    other => drop(self.sender.send(other)),
+                }
+            }
+            rt.sleep(SIGNAL_LOOK).await;
+        }
     }
     /// The next event, for a thread that may block; `None` never comes while this queue lives.
     #[must_use]

@@ -424,7 +424,9 @@ pub fn mount(arguments: &cli::Mount) -> Outcome {
     serve(&config, (1, 0), async |rt| {
         let mut client = settings::client(&config, &nid, &key);
         client.noatime |= spec.options.no_atime || reads_only;
-        let client = cluster::join(&rt, client, 0, patience(&config)).await.map_err(|e| Failure::from(e.0))?;
+        let joined = rt::sync::race(cluster::join(&rt, client, 0, patience(&config)), events.interrupted(&rt)).await;
+        let joined = joined.map_err(|signal| Failure::from(format!("signal {signal} came before it was mounted")))?;
+        let client = joined.map_err(|e| Failure::from(e.0))?;
         let mut mounts = Mounts::new(rt, events, metrics.as_ref(), dir.as_ref());
         mounts.add(client, &at, &spec, &["client"], &[], Down::default()).await?;
         announce::ready(
