@@ -6,6 +6,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long a directory that is in use is tried again. The kernel takes a killed process's ring apart after the process
+/// The file of a directory whose lock is the directory's.
+pub const DIR_LOCK: &str = "lock";
 /// is gone, and the ring holds its files until then.
 const RETRY_WITHIN: Duration = Duration::from_secs(2);
 /// Pause between two tries.
@@ -53,7 +55,7 @@ impl DirLock {
     /// # Errors
     /// [`LockError`].
     pub fn take(dir: &Path) -> Result<DirLock, LockError> {
-        let path = dir.join("lock");
+        let path = dir.join(DIR_LOCK);
         let file =
             File::options().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(LockError::Io)?;
         let since = Instant::now();

@@ -15,7 +15,7 @@ pub mod real;
 mod room;
 pub mod sync;
 
-pub use dir_lock::{DirLock, LockError, make_private_dir};
+pub use dir_lock::{DIR_LOCK, DirLock, LockError, make_private_dir};
 pub use disk::{BlockingFile, DiskFile, OpenMode};
 pub use group::{Group, IsOpen};
 pub use lane::Lane;

@@ -55,7 +55,7 @@ impl Keeper {
         }
         let mds = match &of.mds {
             Some(text) => Nid::parse(text).map_err(|e| Failure::usage(format!("--mds: {e}")))?,
-            None => dir.last_nid("mdt0").ok_or_else(|| {
+            None => dir.mds_nid()?.ok_or_else(|| {
                 let why = format!(
                     "{}: no metadata server of it listens where clients of other hosts could mount: start the cluster with --processes, or name the server's address with --mds",
                     dir.path().display()

@@ -11,7 +11,7 @@ use types::format_size;
 
 use crate::cli;
 use crate::control;
-use crate::daemon::ClusterDir;
+use crate::daemon::{ClusterDir, Lives};
 use crate::failure::{Failure, Outcome};
 use crate::trouble::{self, Trouble};
 
@@ -145,18 +145,27 @@ fn of_directory(dir: ClusterDir) -> Outcome {
             say!("  the stores do not answer within a second: their disks are slow or stand still ('dmesg' says more)")
         }
     }
-    for (name, pid, alive) in dir.processes() {
+    for p in dir.processes() {
+        let (name, pid) = (p.name, p.pid);
         let nid = dir.last_nid(&name).map(|n| format!(" at {n}")).unwrap_or_default();
-        let metrics = dir.metrics_of(&name).filter(|_| alive);
+        let metrics = dir.metrics_of(&name).filter(|_| p.lives != Lives::No);
         let metrics = metrics.map(|a| format!(", metrics at http://{a}/metrics")).unwrap_or_default();
-        let fares = match (alive, i32::try_from(pid).map(trouble::fares)) {
-            (false, _) => format!("is gone{nid}: {}", start_of(&dir, &name)),
-            (true, Ok(trouble::Fares::Stopped)) => format!("is stopped{nid}: 'kill -CONT {pid}' lets it go on"),
-            (true, Ok(trouble::Fares::Device)) => format!("waits for a device{nid} ('dmesg' says more){metrics}"),
-            (true, _) => format!("runs{nid}{metrics}"),
+        let fares = match (p.lives, i32::try_from(pid).map(trouble::fares)) {
+            (Lives::No, _) => format!("is gone{nid}: {}", start_of(&dir, &name)),
+            (Lives::Elsewhere, _) => {
+                format!("of another machine, container or user runs{nid}{metrics}: it is not seen from here")
+            }
+            (Lives::Here, Ok(trouble::Fares::Stopped)) => {
+                format!("is stopped{nid}: 'kill -CONT {pid}' lets it go on")
+            }
+            (Lives::Here, Ok(trouble::Fares::Device)) => {
+                format!("waits for a device{nid} ('dmesg' says more){metrics}")
+            }
+            (Lives::Here, _) => format!("runs{nid}{metrics}"),
         };
         say!("  {name:<8} process {pid} {fares}");
     }
+    dir.used_by_nobody().iter().for_each(|(store, pid)| say!("  wrong: {}", crate::daemon::in_use(store, *pid)));
     Ok(())
 }
 

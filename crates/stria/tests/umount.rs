@@ -266,3 +266,118 @@ fn a_cluster_is_stopped_by_its_directory() {
     let none = bounded(&["stop", "--dir", "/nonexistent"]);
     assert!(none.status.code() == Some(libc::ENOENT) && said(&none).contains("not a cluster's directory"));
 }
+
+#[test]
+fn stop_ends_who_holds_the_lock_and_not_who_has_the_number_that_is_written_down() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    p.up("c", &["m1"], &["--processes"]);
+    // As of another process namespace, where numbers mean something else.
+    let bystander = Command::new("sleep").arg("600").spawn().unwrap();
+    let mut bystander = Other(bystander);
+    for name in ["up", "mdt0"] {
+        // Over what is there: the file, and with it the lock, stays.
+        let note = fs::OpenOptions::new().write(true).open(p.at("c/run").join(format!("{name}.pid"))).unwrap();
+        let text = format!("{}\n", bystander.0.id());
+        std::os::unix::fs::FileExt::write_all_at(&note, text.as_bytes(), 0).unwrap();
+        note.set_len(text.len() as u64).unwrap();
+    }
+    let out = bounded(&["stop", "--dir", text(&p.at("c"))]);
+    assert!(bystander.0.try_wait().unwrap().is_none(), "another process was ended: {}", said(&out));
+    assert!(out.status.success() && !p.runs("c") && !is_mounted(&p.at("m1")), "{}", said(&out));
+}
+
+#[test]
+fn a_cluster_of_another_process_namespace_is_not_told_as_stopped() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    p.up("c", &["m1"], &["--processes"]);
+    let dir = p.at("c");
+    let there = |line: &[&str]| {
+        let elsewhere = ["--pid", "--fork", "--mount-proc", env!("CARGO_BIN_EXE_stria")];
+        Command::new("unshare").args(elsewhere).args(line).output().unwrap()
+    };
+    let out = there(&["stop", "--dir", text(&dir)]);
+    assert!(out.status.code() == Some(libc::EBUSY) && said(&out).contains("stop it there"), "{}", said(&out));
+    let out = there(&["status", "--dir", text(&dir)]);
+    assert!(said(&out).contains("it is not seen from here"), "{}", said(&out));
+    assert!(p.runs("c") && is_mounted(&p.at("m1")));
+    let out = bounded(&["stop", "--dir", text(&dir)]);
+    assert!(out.status.success() && !p.runs("c"), "{}", said(&out));
+}
+
+#[test]
+fn a_cluster_whose_run_directory_is_gone_is_not_told_as_stopped() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    p.up("c", &["m1"], &[]);
+    let (dir, pid) = (p.at("c"), p.pid("c"));
+    fs::remove_dir_all(dir.join("run")).unwrap();
+    let used = format!("mdt0 is in use by process {pid}, which is not written down");
+    let out = bounded(&["stop", "--dir", text(&dir)]);
+    assert!(out.status.code() == Some(libc::EBUSY) && said(&out).contains(&used), "{}", said(&out));
+    let status = good(&["status", "--dir", text(&dir)]);
+    assert!(status.contains(&format!("wrong: {used}")), "{status}");
+    assert!(bounded(&["umount", text(&p.at("m1"))]).status.success());
+    let out = bounded(&["stop", "--dir", text(&dir)]);
+    assert!(out.status.success() && said(&out).contains("nothing of it runs"), "{}", said(&out));
+}
+
+#[test]
+fn the_copy_of_a_clusters_directory_is_not_taken_for_the_original_that_runs() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    let (dir, copy) = (p.at("c"), p.at("copy"));
+    p.up("c", &["m1"], &["--processes"]);
+    assert!(bounded(&["stop", "--dir", text(&dir)]).status.success());
+    assert!(Command::new("cp").args(["-a", text(&dir), text(&copy)]).status().unwrap().success());
+    // At the addresses of before, which are written down in the copy, too.
+    p.up("c", &["m1"], &["--processes"]);
+    for line in [
+        &["mount", "--background", "--dir", text(&copy), text(&p.at("m2"))][..],
+        &["oss", "--dir", text(&copy), "--ost", "0"],
+        &["credential", "list", "--dir", text(&copy)],
+    ] {
+        let out = bounded(line);
+        let why = said(&out);
+        assert!(out.status.code() == Some(libc::ECONNREFUSED) && why.contains("is this a copy"), "{line:?}: {why}");
+    }
+    assert!(!is_mounted(&p.at("m2")));
+    p.up("copy", &["m2"], &["--processes"]);
+    fs::write(p.at("m2/only-here"), b"x").unwrap();
+    assert!(!p.at("m1/only-here").exists());
+    for m in ["m1", "m2"] {
+        assert!(bounded(&["umount", text(&p.at(m))]).status.success());
+    }
+}
+
+#[test]
+fn a_mount_that_waits_for_its_metadata_server_ends_at_a_signal() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    good(&["mkfs", "--dir", text(&p.at("c")), "--osts", "1"]);
+    // It takes connections and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (nid, key) =
+        (silent.local_addr().unwrap().to_string(), format!("cluster.key_file={}/c/keys/client.key", text(p.0.path())));
+    let mut child = Command::new(env!("CARGO_BIN_EXE_stria"));
+    child.args(["mount", "--mds", &nid, "--set", &key, text(&p.at("m1"))]);
+    let child = child.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let joining = silent.accept().unwrap();
+    // SAFETY: a signal to a child that was not collected yet.
+    unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+    let out = child.wait_with_output().unwrap();
+    assert!(!out.status.success() && said(&out).contains("signal 15 came before it was mounted"), "{}", said(&out));
+    assert!(!is_mounted(&p.at("m1")));
+    drop(joining);
+}

@@ -427,25 +427,6 @@ impl ClusterDir {
             tracing::warn!("{}: {e}", file.display());
         }
     }
-    /// Whether process `name` runs.
-    #[must_use]
-    pub fn is_served(&self, name: &str) -> bool {
-        self.processes().iter().any(|p| p.2 && p.0 == name)
-    }
-    /// Processes that are written down as running: name, pid, whether it lives.
-    #[must_use]
-    pub fn processes(&self) -> Vec<(String, u32, bool)> {
-        let entries = fs::read_dir(self.run()).into_iter().flatten().flatten();
-        let mut found: Vec<_> = entries
-            .filter_map(|e| {
-                let name = e.file_name().to_str()?.strip_suffix(".pid")?.to_string();
-                let pid: u32 = fs::read_to_string(e.path()).ok()?.trim().parse().ok()?;
-                Some((name, pid, is_held(&e.path())))
-            })
-            .collect();
-        found.sort();
-        found
-    }
 }
 
 /// The file that [`lock_changes`] locks.
@@ -494,11 +475,6 @@ fn make_dir(path: &Path) -> Outcome {
         )),
         _ => Ok(()),
     }
-}
-
-/// Whether a process holds the lock of its pid file.
-fn is_held(file: &Path) -> bool {
-    fs::File::open(file).is_ok_and(|f| matches!(f.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
 }
 
 /// What was renamed into a directory stays there from now on.

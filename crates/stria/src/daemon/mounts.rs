@@ -404,7 +404,7 @@ pub fn mount(arguments: &cli::Mount) -> Outcome {
     }
     let nid = match (&arguments.mds, &dir) {
         (Some(text), _) => Nid::parse(text).map_err(|e| Failure::usage(format!("--mds: {e}")))?,
-        (None, Some(dir)) => dir.last_nid("mdt0").ok_or_else(|| {
+        (None, Some(dir)) => dir.mds_nid()?.ok_or_else(|| {
             let why = format!(
                 "{}: no metadata server of it listens: start the cluster with --processes",
                 dir.path().display()

@@ -300,7 +300,7 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
     let nid = address(arguments.listen.as_deref(), &dir, &name, &config)?;
     let mds = match &arguments.mds {
         Some(text) => Nid::parse(text).map_err(|e| Failure::usage(format!("--mds: {e}")))?,
-        None => dir.last_nid("mdt0").ok_or_else(|| {
+        None => dir.mds_nid()?.ok_or_else(|| {
             Failure::usage(format!(
                 "{}: its metadata server never ran: start it first, or say --mds ADDRESS",
                 dir.path().display()

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::announce::tell;
 use super::dir::ClusterDir;
 use super::mounts::ends_within;
+use super::running::{Lives, Process};
 use crate::cli;
 use crate::failure::{Failure, Outcome};
 use crate::trouble;
@@ -25,6 +26,8 @@ enum End {
     Pressed,
     Killed,
     Never,
+    /// It runs where no signal from here would reach it.
+    Unseen,
 }
 
 /// The verb `stop`.
@@ -41,25 +44,24 @@ pub fn stop(arguments: &cli::Stop) -> Outcome {
         "mdt0" => 1,
         _ => 2,
     };
-    let mut running: Vec<(String, u32)> =
-        dir.processes().into_iter().filter(|p| p.2).map(|(name, pid, _)| (name, pid)).collect();
-    running.sort_by_key(|(name, _)| rank(name));
-    running.iter().for_each(|(name, pid)| let_go_on(name, *pid));
-    for (name, pid) in &running {
+    let mut running: Vec<Process> = dir.processes().into_iter().filter(Process::runs).collect();
+    running.sort_by_key(|p| rank(&p.name));
+    let here = |p: &&Process| p.lives == Lives::Here;
+    running.iter().filter(here).for_each(|p| let_go_on(&p.name, p.pid));
+    for p in &running {
         // Servers of a supervisor that has stopped have stopped, too.
-        if !dir.processes().iter().any(|(n, p, runs)| n == name && p == pid && *runs) {
+        if !dir.processes().contains(p) {
             stopped += 1;
             continue;
         }
-        let end = end(*pid, name)?;
+        let end = if p.lives == Lives::Here { end(p.pid, &p.name)? } else { End::Unseen };
         match end {
             End::InOrder => stopped += 1,
-            _ => forced.push((name, *pid, end)),
+            _ => forced.push((&p.name, p.pid, end)),
         }
     }
     if running.is_empty() {
-        say!("{}: nothing of it runs", dir.path().display());
-        return Ok(());
+        return nobody_runs(&dir);
     }
     if forced.is_empty() {
         say!("{}: stopped, {stopped} process(es)", dir.path().display());
@@ -68,17 +70,41 @@ pub fn stop(arguments: &cli::Stop) -> Outcome {
     let told = |(name, pid, end): &(&String, u32, End)| match end {
         End::Never => format!("{name} (process {pid}) does not end although it was killed: it hangs in the kernel"),
         End::Killed => format!("{name} (process {pid}) had to be killed: what it had not written is lost"),
+        End::Unseen => format!(
+            "{name} runs, and not where it could be stopped from here: it wrote down number {pid} on another machine, in a container or as another user: stop it there"
+        ),
         _ => format!("{name} (process {pid}) gave up what it could not write"),
     };
     let text: Vec<String> = forced.iter().map(told).collect();
-    let errno = if forced.iter().any(|f| f.2 == End::Never) { libc::EBUSY } else { libc::EIO };
+    let errno = if forced.iter().any(|f| matches!(f.2, End::Never | End::Unseen)) { libc::EBUSY } else { libc::EIO };
     Err(Failure::with_errno(format!("{}: {}", dir.path().display(), text.join("; ")), errno))
+}
+
+/// Nobody is written down as running; whether that is so, the stores tell.
+fn nobody_runs(dir: &ClusterDir) -> Outcome {
+    let used = dir.used_by_nobody();
+    if used.is_empty() {
+        say!("{}: nothing of it runs", dir.path().display());
+        return Ok(());
+    }
+    let text: Vec<String> = used.iter().map(|(store, pid)| in_use(store, *pid)).collect();
+    Err(Failure::with_errno(format!("{}: {}", dir.path().display(), text.join("; ")), libc::EBUSY))
+}
+
+/// That a store is in use by a process that is not written down.
+pub fn in_use(store: &str, pid: Option<u32>) -> String {
+    match pid {
+        Some(pid) => format!(
+            "{store} is in use by process {pid}, which is not written down in run/ (was it removed?): 'kill {pid}' ends it in order"
+        ),
+        None => format!("{store} is in use by a process that is not in sight: stop it where it runs"),
+    }
 }
 
 /// A process that stands still does not hear that it is to end, and keeps those waiting that write to it.
 fn let_go_on(name: &str, pid: u32) {
     let Ok(number) = libc::pid_t::try_from(pid) else { return };
-    // SAFETY: plain system call; the process holds the lock of its pid file, so that the number is its own.
+    // SAFETY: plain system call; the process was seen to hold the lock of its pid file under this number.
     if trouble::fares(number) == trouble::Fares::Stopped && unsafe { libc::kill(number, libc::SIGCONT) } == 0 {
         tell(&format!("{name} (process {pid}) stood still: it goes on, to stop in order"));
     }
@@ -93,7 +119,7 @@ fn end(pid: u32, name: &str) -> Result<End, Failure> {
         (libc::SIGKILL, KILLED, End::Killed),
     ];
     for (signal, patience, end) in steps {
-        // SAFETY: plain system call; the process holds the lock of its pid file, so that the number is its own.
+        // SAFETY: plain system call; the process was seen to hold the lock of its pid file under this number.
         if unsafe { libc::kill(number, signal) } != 0 {
             let e = std::io::Error::last_os_error();
             return match e.raw_os_error() {

@@ -210,8 +210,9 @@ impl ClusterDir {
         config: &Config,
     ) -> Result<mds::backup::Header, Failure> {
         let at = self.mdt();
-        if let Some((name, pid, _)) = self.processes().into_iter().find(|p| p.2 && matches!(&*p.0, "up" | "mdt0")) {
-            let why = format!("{name} (process {pid}) runs on {}: 'stria stop' it first", self.path().display());
+        if let Some(p) = self.processes().into_iter().find(|p| p.runs() && matches!(&*p.name, "up" | "mdt0")) {
+            let (name, pid, at) = (p.name, p.pid, self.path().display());
+            let why = format!("{name} (process {pid}) runs on {at}: 'stria stop' it first");
             return Err(Failure::with_errno(why, libc::EBUSY));
         }
         refuse_store_inside(&at, &[store_redb::STORE_FILE])?;

@@ -448,7 +448,7 @@ fn mds_role(osts: &Osts) -> Vec<OsString> {
 /// A port that somebody else took since the last run is forgotten: no client of that run is left to miss it. One that
 /// the process of that name listens on itself is not.
 fn forget_taken_port(dir: &ClusterDir, name: &str) {
-    if dir.processes().iter().any(|(running, _, lives)| running == name && *lives) {
+    if dir.is_served(name) {
         return;
     }
     if let Some(Nid::Tcp(addr)) = dir.last_nid(name)

@@ -19,7 +19,7 @@ pub fn add(a: &OstAdd) -> Outcome {
     }
     let (mut dir, _lock) = ClusterDir::open_locked(&a.dir)?;
     let config = load_in(Some(&dir), &a.settings)?;
-    if matches!(config.store_kind.as_str(), "memory" | "null") && dir.processes().iter().all(|p| !p.2) {
+    if matches!(config.store_kind.as_str(), "memory" | "null") && !dir.processes().iter().any(|p| p.runs()) {
         return Err(Failure::usage(format!(
             "OSTs of kind {} live with the process that runs them: 'stria up --osts N'",
             config.store_kind

@@ -78,8 +78,8 @@ fn made(dir: &mut ClusterDir, known: &Running, index: u16, config: &Config) -> R
 
 /// Whether a server that runs on this machine has this OST among its own.
 fn serves(dir: &ClusterDir, index: u16) -> bool {
-    let lives = dir.processes().into_iter().filter(|p| p.2);
+    let lives = dir.processes().into_iter().filter(|p| p.runs());
     lives
-        .filter_map(|(name, ..)| Some(name.strip_prefix("ost")?.to_string()))
+        .filter_map(|p| Some(p.name.strip_prefix("ost")?.to_string()))
         .any(|list| list == "all" || layout::parse_ost_list(&list).is_ok_and(|osts| osts.iter().any(|o| o.0 == index)))
 }
