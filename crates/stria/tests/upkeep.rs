@@ -171,6 +171,33 @@ fn a_scrub_fails_for_a_target_that_is_away_and_names_it() {
     c.stop();
 }
 
+#[test]
+fn a_scrub_and_a_backup_name_the_metadata_server_that_is_away() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(1);
+    let at = c.mount("m", &[]);
+    let mds = c.mds.as_ref().unwrap().child.id() as i32;
+    // SAFETY: signals to a child that was not collected yet.
+    let send = |signal| unsafe { libc::kill(mds, signal) };
+    // It keeps its store, so that the backup is asked of it.
+    send(libc::SIGSTOP);
+    let shown = || good(&["status", text(&at)]);
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(120);
+    while shown().lines().any(|l| l.contains("MDT0000 at ") && l.contains(": full")) {
+        assert!(std::time::Instant::now() < end, "{}", shown());
+        std::thread::park_timeout(std::time::Duration::from_millis(100));
+    }
+    let (dir, file) = (c.path("c"), c.path("backup"));
+    for line in [&["scrub", "--dir", &dir][..], &["mdt", "backup", "--dir", &dir, &file]] {
+        let (_, said) = refused(line);
+        assert!(said.contains("no answer came from") && said.contains("-MDT0000"), "{line:?}: {said}");
+    }
+    send(libc::SIGCONT);
+    c.stop();
+}
+
 /// Starts all servers, and mounts.
 fn serve(c: &mut Cluster) -> std::path::PathBuf {
     c.start_mds();
