@@ -61,14 +61,7 @@ impl ClusterDir {
     fn read(path: &Path) -> Result<ClusterDir, Failure> {
         let file = path.join("cluster.toml");
         let text = fs::read_to_string(&file).map_err(|e| match e.kind() {
-            io::ErrorKind::NotFound => Failure::with_errno(
-                format!(
-                    "{} is not a cluster's directory: make one with 'stria mkfs --dir {}'",
-                    path.display(),
-                    path.display()
-                ),
-                libc::ENOENT,
-            ),
+            io::ErrorKind::NotFound => Failure::with_errno(no_cluster(path), libc::ENOENT),
             _ => Failure::io("reading", &file, &e),
         })?;
         let wrong = |why: String| Failure::usage(format!("{}: {why}", file.display()));
@@ -429,6 +422,17 @@ impl ClusterDir {
     }
 }
 
+/// What a directory without a description is, and what helps.
+fn no_cluster(path: &Path) -> String {
+    let at = path.display();
+    if path.join("mdt0").is_dir() || path.join("ost0").is_dir() {
+        return format!(
+            "{at} has stores and no cluster.toml, which says what belongs to them: put it back from a copy, or from another machine of the cluster"
+        );
+    }
+    format!("{at} is not a cluster's directory: make one with 'stria mkfs --dir {at}'")
+}
+
 /// The file that [`lock_changes`] locks.
 const LOCK: &str = "changes.lock";
 
@@ -554,6 +558,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let error = || ClusterDir::open_or_make(dir.path(), &Config::default(), 1, None).unwrap_err().to_string();
         assert!(ClusterDir::open(dir.path()).unwrap_err().to_string().contains("stria mkfs"));
+        let bare = tempfile::tempdir().unwrap();
+        fs::create_dir(bare.path().join("mdt0")).unwrap();
+        let said = ClusterDir::open(bare.path()).unwrap_err().to_string();
+        assert!(said.contains("no cluster.toml") && !said.contains("mkfs"), "{said}");
         fs::write(dir.path().join("photo.jpg"), b"x").unwrap();
         assert!(error().contains("'photo.jpg' is there"), "{}", error());
         fs::write(dir.path().join("cluster.toml"), "format = 3\ncluster = \"01\"\n").unwrap();
