@@ -31,7 +31,8 @@ types::keys! {
         /// Unused locks a client keeps per target.
         locks_max: u64 = "client.locks_max", number(100, 10_000_000, "locks"), "50000", Process, Restart;
         /// Inodes a client remembers before those that nothing needs leave with their locks, least recently used first. 0: as many
-        /// as fit into a 64th of the machine's memory at 2 KiB each, 16,384 at least and 1,048,576 at most.
+        /// as fit into a 64th of the memory that the process may have (the machine's, or its control group's limit) at 2 KiB each,
+        /// 16,384 at least and 1,048,576 at most.
         inodes_max: u64 = "client.inodes_max", number(0, 100_000_000, "inodes"), "0", Process, Live("llite.*.max_cached_inodes");
         /// Changes that may go on alone, for their programs were killed while a server was away or slow, before no other one begins: it waits until one
         /// has ended, or is EAGAIN where a kernel holds what others wait for. Each keeps a few KiB, a write its bytes.

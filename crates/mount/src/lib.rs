@@ -10,6 +10,7 @@ mod held;
 mod job;
 mod kernel;
 mod killed;
+mod memory;
 pub mod migrate;
 mod name;
 mod native;
@@ -24,6 +25,7 @@ pub use ::native::pass;
 
 pub use crate::native::ServedNatively;
 pub use cred::{Rights, Squash};
+pub use memory::{allowed_memory_bytes, memory_bytes};
 pub use syscall::Syscall;
 
 use std::cell::RefCell;
@@ -115,14 +117,6 @@ impl StriaFs {
         let job = self.jobs.of(&self.client, req.uid(), req.gid(), req.pid()).await;
         Cred { job, ..self.callers.cred(self.client.rt(), req.uid(), req.gid(), req.pid()).await }
     }
-}
-
-/// Memory of the machine in bytes; 0 when it cannot be told.
-#[must_use]
-pub fn memory_bytes() -> u64 {
-    let told = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = told.lines().find_map(|l| l.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
-    total.and_then(|kib| kib.trim().parse::<u64>().ok()).map_or(0, |kib| kib << 10)
 }
 
 /// Whether the answer to a request may bring attributes of anything.

@@ -284,12 +284,12 @@ pub fn window(config: &Config) -> Duration {
 pub fn client(config: &Config, mds: &Nid, key: &ClusterKey) -> ClientConfig {
     ClientConfig {
         key: key.clone(),
-        inodes_max: inodes_max(config.client.inodes_max, mount::memory_bytes()),
+        inodes_max: inodes_max(config.client.inodes_max, mount::allowed_memory_bytes()),
         ..ClientConfig::of(&config.client, cache_keys(&config.client.cache_keys), mds.clone())
     }
 }
 
-/// The limit of a client's inodes on a machine with so much memory.
+/// The limit of a client's inodes where so much memory may be used.
 fn inodes_max(configured: u64, memory_bytes: u64) -> usize {
     const PART: u64 = 64;
     const INODE_BYTES: u64 = 2048;
