@@ -139,6 +139,11 @@ pub trait MetaKv {
     }
     /// (bytes in all, bytes free) of the medium.
     fn space(&self) -> (u64, u64);
+    /// Bytes that it has of its medium and could write again: its own, which hold nothing any more. Looks at everything that it holds. The
+    /// default is for engines that give such space back, or whose medium is never full.
+    fn reusable(&self) -> LocalFuture<Result<u64, KvError>> {
+        Box::pin(std::future::ready(Ok(0)))
+    }
     /// The space that it keeps for commits. `None`, the default: its medium is never full.
     fn room(&self) -> Option<rt::Room> {
         None

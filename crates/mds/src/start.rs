@@ -218,6 +218,7 @@ impl Mds {
         };
         let mds = Mds::assemble(parts);
         mds.rt.spawn(mds.store.clone().run(mds.rt.clone()));
+        mds.rt.spawn(mds.store.clone().look_for_reuse(mds.rt.clone()));
         mds.load_owed().await?;
         mds.rt.spawn(mds.clone().watch_commits());
         for entry in &map.osts {

@@ -55,7 +55,7 @@ pub(crate) type Overlay = BTreeMap<Key, Option<Vec<u8>>>;
 
 /// See the module's head.
 pub struct MetaStore {
-    kv: Rc<dyn MetaKv>,
+    pub(crate) kv: Rc<dyn MetaKv>,
     /// What the engine keeps for commits; `None`: its medium is never full.
     pub(crate) room: Option<rt::Room>,
     /// Bytes of the medium that changes may need: of those not taken for a commit yet, of the batch being committed.
@@ -63,6 +63,8 @@ pub struct MetaStore {
     pub(crate) need_of_batch: Cell<u64>,
     /// The commit under way waits for space.
     pub(crate) stalled: Cell<bool>,
+    /// What is known of space within the engine's own.
+    pub(crate) reuse: admission::Reuse,
     config: CommitConfig,
     bytes_max: usize,
     boot: u64,
@@ -94,7 +96,7 @@ pub struct MetaStore {
     inodes: Cell<u64>,
     latched: RefCell<Option<KvError>>,
     urgent: Cell<bool>,
-    stopped: Cell<bool>,
+    pub(crate) stopped: Cell<bool>,
     work: Event,
     done: Event,
     commits: Cell<u64>,
@@ -118,6 +120,7 @@ impl MetaStore {
             need_of_active: Cell::new(0),
             need_of_batch: Cell::new(0),
             stalled: Cell::new(false),
+            reuse: admission::Reuse::default(),
             kv,
             config: CommitConfig { keys_max, ..config },
             bytes_max: BYTES_MAX.min(limits.batch_bytes_max / 8),
@@ -285,6 +288,7 @@ impl MetaStore {
         let (mut need, mut bytes) = (0, self.active_bytes.get());
         for change in changes {
             need += admission::need([&change]);
+            self.reuse.take(&change);
             let (key_bytes, value_bytes) = (change.0.len(), change.1.as_ref().map_or(0, Vec::len));
             bytes += value_bytes;
             match active.insert(change.0, change.1) {
@@ -472,6 +476,7 @@ impl MetaStore {
         }
         self.work.notify();
         self.done.notify();
+        self.reuse.look.notify();
     }
 
     /// The group committer; runs until [`MetaStore::stop`] or a failure.
@@ -567,6 +572,7 @@ impl MetaStore {
                 }
                 self.commits.set(self.commits.get() + 1);
                 self.batch_keys.set(self.batch_keys.get() + keys);
+                self.reuse.look.notify();
             }
             Err(e) => {
                 tracing::error!("{e}; no further change is accepted");

@@ -17,7 +17,8 @@ pub const STORE_FILE: &str = "mdt.redb";
 
 /// The error number of a full medium.
 const ENOSPC: i32 = 28;
-/// What a database has to be able to grow by when it is opened: twice what a first commit takes.
+/// What a database has to be able to grow by when it is opened: twice what a first commit takes. Four times of it within the database do
+/// as well: which of its pages a commit takes is not known before.
 const START_BYTES: u64 = 256 << 10;
 
 /// Why a directory cannot be used.
@@ -71,7 +72,7 @@ fn open_file(rt: Rt, dir: &Path, cache_bytes: usize, create: bool, sums: PageSum
     let mut kv = kv.map_err(|e| OpenError::Store(path.clone(), e))?;
     kv.path = Some(path.clone());
     // The first commit would wait for space that may never come, before anybody is there to hear of it.
-    if kv.room.likely() < START_BYTES {
+    if kv.room.likely() < START_BYTES && !kv.reusable_now().is_ok_and(|bytes| bytes >= 4 * START_BYTES) {
         return Err(OpenError::Io(path, io::Error::from_raw_os_error(ENOSPC)));
     }
     Ok(Rc::new(kv))

@@ -12,7 +12,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use mds::kv::{Answer, KvBatch, KvError, KvLimits, KvSnapshot, MetaKv, Pairs, show_key};
-use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
+use redb::{
+    Database, ReadOnlyTable, ReadableDatabase, ReadableTable, ReadableTableMetadata, StorageBackend, TableDefinition,
+};
 use rt::{BlockingFile, DiskFile, LocalFuture, Room, RoomyFile, Rt};
 use types::scrub::Looked;
 
@@ -133,6 +135,10 @@ impl RedbKv {
 }
 
 impl RedbKv {
+    /// As [`MetaKv::reusable`], for who serves nobody yet.
+    fn reusable_now(&self) -> Result<u64, KvError> {
+        Ok(not_used(self.space.as_deref(), &self.room, used_bytes(&self.db.0)?))
+    }
     /// No write waits for space any more: on a full medium it fails.
     pub fn give_up(&self) {
         self.room.give_up();
@@ -232,9 +238,32 @@ impl MetaKv for RedbKv {
         let space = self.space.as_ref().and_then(|f| f.space().ok());
         space.map_or((0, 0), |(free, total)| (total, free))
     }
+    fn reusable(&self) -> LocalFuture<Result<u64, KvError>> {
+        let (rt, db, space, room) = (self.rt.clone(), self.db.clone(), self.space.clone(), self.room.clone());
+        Box::pin(async move {
+            let used = rt.offload(move || used_bytes(&db.0)).await?;
+            Ok(not_used(space.as_deref(), &room, used))
+        })
+    }
     fn room(&self) -> Option<Room> {
         Some(self.room.clone())
     }
+}
+
+/// Bytes of all pages that hold records.
+fn used_bytes(db: &Database) -> Result<u64, KvError> {
+    let look = || {
+        let table = db.begin_read().map_err(|e| broken(&e))?.open_table(TABLE).map_err(|e| broken(&e))?;
+        let stats = table.stats().map_err(|e| broken(&e))?;
+        Ok(stats.stored_bytes() + stats.metadata_bytes() + stats.fragmented_bytes())
+    };
+    guarded(|| "of every record".into(), look)
+}
+
+/// Bytes that a database's file has on its medium beside so many used ones and its reserve.
+fn not_used(space: Option<&dyn DiskFile>, room: &Room, used: u64) -> u64 {
+    let allocated = space.and_then(|f| f.allocated().ok()).unwrap_or(0);
+    allocated.saturating_sub(room.left()).saturating_sub(used)
 }
 
 struct Snapshot {

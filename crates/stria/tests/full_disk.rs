@@ -180,6 +180,61 @@ fn a_file_system_filled_by_another_program_refuses_at_once_loses_nothing_and_goe
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
 }
 
+/// Makes small files with an attribute each until two dozen in a row are refused. Their names.
+fn fill_with_names(at: &Path) -> Vec<PathBuf> {
+    let (mut made, mut refused) = (Vec::new(), 0);
+    while refused < 24 {
+        let path = at.join(format!("f{}", made.len() + refused));
+        let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+        match File::create(&path) {
+            Ok(_) => refused = 0,
+            Err(e) => {
+                assert_eq!(e.raw_os_error(), Some(libc::ENOSPC), "{e}");
+                refused += 1;
+                continue;
+            }
+        }
+        made.push(path);
+        // SAFETY: both names end with a zero, and the value is as long as told.
+        unsafe { libc::setxattr(name.as_ptr(), c"user.a".as_ptr(), [7_u8; 6000].as_ptr().cast(), 6000, 0) };
+    }
+    made
+}
+
+#[test]
+fn a_metadata_target_that_names_have_filled_lets_them_be_removed_and_takes_new_ones() {
+    if !can_mount() {
+        return;
+    }
+    let small = Small::tmpfs("40m");
+    small.up(&["--osts", "1", "--set", "store.kind=null"]);
+    let here = small.path("m");
+    let left = watched(&small.path("m"), move || {
+        fs::create_dir(here.join("d")).unwrap();
+        let mut made = fill_with_names(&here.join("d"));
+        let some = made.split_off(made.len() / 4);
+        some.iter().for_each(|f| fs::remove_file(f).unwrap());
+        // Where they were is found a moment later.
+        let end = std::time::Instant::now() + Duration::from_secs(100);
+        for i in 0..some.len() / 2 {
+            let path = here.join(format!("d/again{i}"));
+            while let Err(e) = File::create(&path) {
+                assert_eq!(e.raw_os_error(), Some(libc::ENOSPC), "{e}");
+                assert!(std::time::Instant::now() < end, "{i} were made where {} had been", some.len());
+                std::thread::park_timeout(Duration::from_millis(50));
+            }
+            made.push(path);
+        }
+        made.len()
+    });
+    small.umount();
+    small.up(&["--set", "store.kind=null"]);
+    assert_eq!(names(&small.path("m/d")).len(), left);
+    small.umount();
+    let out = stria(&["fsck", "--dir", text(&small.path("fs/c"))]);
+    assert!(!String::from_utf8_lossy(&out.stdout).contains("damage"), "{}", String::from_utf8_lossy(&out.stdout));
+}
+
 #[test]
 fn a_reserved_range_counts_once_before_and_after_it_is_written() {
     if !can_mount() {
