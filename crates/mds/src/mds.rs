@@ -148,6 +148,9 @@ pub struct Answered<R> {
     pub remembered: Option<Vec<u8>>,
 }
 
+/// Commits that an operation waits for, each of which may leave room for it. Others go first, and the reserve may hold one batch only.
+const ROOM_COMMITS_MAX: u32 = 64;
+
 enum Step<R> {
     /// It may be answered when that application is on stable storage.
     Done(Answered<R>, u64),
@@ -311,7 +314,7 @@ impl Mds {
     ) -> Result<Answered<R>, FsError> {
         let mut fetched = Fetched::default();
         let mut held: Option<LocalLocks> = None;
-        let (mut patience, mut committed) = (None, false);
+        let (mut patience, mut commits) = (None, 0);
         let mut session = None;
         loop {
             self.store.check()?;
@@ -352,9 +355,9 @@ impl Mds {
                     drop(held.take());
                     self.fewer_recalled().await;
                 }
-                Step::Room if committed => return Err(FsError::NoSpace),
+                Step::Room if commits == ROOM_COMMITS_MAX => return Err(FsError::NoSpace),
                 Step::Room => {
-                    committed = true;
+                    commits += 1;
                     self.commit_for(caller, self.store.next_commit()).await;
                 }
                 Step::Locks(mut claims) => {
