@@ -374,7 +374,7 @@ impl Shard {
         );
     }
 
-    async fn serve(&self, rt: &Rt, oss: &Oss, lane: &Lane<Task>) {
+    async fn serve(&self, rt: &Rt, oss: &Rc<Oss>, lane: &Lane<Task>) {
         while let Some(task) = lane.pop().await {
             match task {
                 Task::TakeIn(arrival, here) => oss.server().take_in(arrival, here),

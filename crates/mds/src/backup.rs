@@ -13,6 +13,7 @@ use std::sync::Arc;
 use rt::{BlockingFile, Rt};
 use types::{Fid, WallTime};
 
+use crate::config_service::ClusterMap;
 use crate::keys;
 use crate::kv::{Key, KvBatch, KvError, MetaKv, seal, show_key, unseal};
 use crate::record::{ChangelogGapRow, ChangelogRow, Counters, FORMAT_VERSION, Inode, InodeFlags, PrecreateRow};
@@ -450,6 +451,11 @@ fn put_back(key: &[u8], value: Vec<u8>) -> Result<Vec<u8>, BackupError> {
         Some(&keys::PRECREATE) => {
             let row: PrecreateRow = wire::decode(&value).map_err(|_| damaged())?;
             wire::encode(&PrecreateRow { newer: true, ..row })
+        }
+        _ if key == keys::CLUSTER_MAP => {
+            let map: ClusterMap = wire::decode(&value).map_err(|_| damaged())?;
+            // OSTs that go on all the time do not register anew.
+            wire::encode(&ClusterMap { openings: Vec::new(), ..map })
         }
         _ if key == keys::BOOT => {
             let boot = u64::from_le_bytes(value.try_into().map_err(|_| damaged())?);

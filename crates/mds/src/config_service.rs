@@ -8,8 +8,10 @@ use std::fmt;
 
 use types::{FsError, OstIndex, WallTime};
 use wire::Bytes;
-use wire::connect::{ConfigReply, OstEntry, OstPool, RegisterRequest, Setting};
+use wire::connect::{ConfigReply, OstEntry, OstPool, RefusedOst, RegisterRequest, Setting};
 use wire::credential::CredentialRow;
+
+use crate::openings::{KnownOpening, Stable};
 
 wire::message! {
     /// An OST that has left the cluster.
@@ -39,30 +41,21 @@ wire::message! {
         credentials: Vec<CredentialRow>,
         /// When the key of all clients was revoked; 0: it was not.
         client_key_revoked: WallTime,
-        /// Objects of stores that were lost and replaced, by OST.
+        /// Objects of stores that were lost and replaced, or put back from older copies, by OST.
         lost: Vec<LostObjects>,
+        /// The openings of OSTs' stores that were let in last, by OST.
+        openings: Vec<KnownOpening>,
+        /// OSTs that are not let in, by index.
+        refused: Vec<RefusedOst>,
     }
-    /// What an OST has lost with an earlier store.
+    /// What an OST has lost with an earlier store, or with a newer one than its own.
     LostObjects {
         /// Which.
         ost: OstIndex,
-        /// Ids of objects up to this one are of stores of before.
+        /// Ids of objects up to this one are lost.
         through: u32,
-    }
-}
-
-impl ClusterMap {
-    /// Objects of an OST up to `through` are lost with the store that had them.
-    pub(crate) fn lose(&mut self, ost: OstIndex, through: u32) {
-        match self.lost.binary_search_by_key(&ost, |l| l.ost) {
-            Ok(i) => self.lost[i].through = self.lost[i].through.max(through),
-            Err(i) => self.lost.insert(i, LostObjects { ost, through }),
-        }
-    }
-    /// The last object of an OST that is lost; 0: none is known to be.
-    #[must_use]
-    pub fn lost_through(&self, ost: OstIndex) -> u32 {
-        self.lost.iter().find(|l| l.ost == ost).map_or(0, |l| l.through)
+        /// Those up to this one are not.
+        after: u32,
     }
 }
 
@@ -90,6 +83,21 @@ pub enum RegisterError {
     },
     /// The OST has left the cluster.
     Removed(OstIndex),
+    /// The store is an older copy.
+    Older {
+        /// The OST.
+        ost: OstIndex,
+        /// How often the cluster has seen the store opened.
+        seen: u64,
+        /// How often the copy was opened.
+        theirs: u64,
+        /// What the store had.
+        had: Stable,
+        /// What the copy has.
+        has: Stable,
+        /// Mark of the copy's opening.
+        mark: u64,
+    },
     /// The name does not say the index.
     WrongName {
         /// The name.
@@ -118,6 +126,26 @@ impl fmt::Display for RegisterError {
                 f,
                 "{ost} was removed from this cluster, and its index is not used again: start the server without it, or make a new OST ('stria ost add')"
             ),
+            RegisterError::Older { ost, seen, theirs, had, has, .. } => {
+                write!(f, "its store is an older copy: ")?;
+                if has.object < had.object {
+                    let (made, given) = (has.object, had.object);
+                    write!(f, "objects up to number {given} were given out of the store, this copy has made {made}")?;
+                } else if has.committed < had.committed {
+                    let (here, there) = (has.committed, had.committed);
+                    write!(f, "the store had kept transaction {there} for good, this copy ends with {here}")?;
+                } else {
+                    write!(
+                        f,
+                        "the cluster has seen the store opened {seen} times, and this copy, opened {theirs} times, knows nothing of the last one"
+                    )?;
+                }
+                write!(
+                    f,
+                    ". Put the newer store back; or 'stria ost accept {n}' takes the copy in and gives up what was written since; or 'stria ost replace {n}' gives up all that it held",
+                    n = ost.0
+                )
+            }
             RegisterError::WrongName { name, right } => {
                 write!(f, "its target is named '{name}': this index is '{right}'")
             }
@@ -131,6 +159,7 @@ impl From<&RegisterError> for FsError {
             RegisterError::OtherCluster { .. } => FsError::CrossDevice,
             RegisterError::IndexTaken { .. } => FsError::Exists,
             RegisterError::Removed(_) => FsError::NotFound,
+            RegisterError::Older { .. } => FsError::Stale,
             RegisterError::WrongName { .. } => FsError::Invalid,
         }
     }
@@ -187,13 +216,14 @@ impl ConfigService {
             pools: map.pools.clone(),
             closed: map.closed.clone(),
             removed: map.removed.iter().map(|r| r.ost).collect(),
+            refused: map.refused.clone(),
         }
     }
-    /// A target announces itself; whether that changed the map.
+    /// A target announces itself, whose store had `had`; whether that changed the map.
     ///
     /// # Errors
     /// Why it may not.
-    pub fn register(&self, q: &RegisterRequest) -> Result<bool, RegisterError> {
+    pub fn register(&self, q: &RegisterRequest, had: Stable) -> Result<bool, RegisterError> {
         let ost = q.entry.ost;
         if q.cluster != self.cluster {
             return Err(RegisterError::OtherCluster { ours: self.cluster, theirs: q.cluster });
@@ -213,16 +243,20 @@ impl ConfigService {
             Ok(i) if map.osts[i].uuid != q.entry.uuid => {
                 return Err(RegisterError::IndexTaken { ost, holder: map.osts[i].uuid, asked: q.entry.uuid });
             }
-            Ok(i) if map.osts[i].nid == q.entry.nid => return Ok(false),
-            Ok(i) => map.osts[i].nid = q.entry.nid.clone(),
-            Err(i) => map.osts.insert(i, OstEntry { active: true, ..q.entry.clone() }),
+            Ok(i) => {
+                let is_news = map.admit(q, had)?;
+                if map.osts[i].nid == q.entry.nid {
+                    return Ok(is_news);
+                }
+                map.osts[i].nid = q.entry.nid.clone();
+            }
+            Err(i) => {
+                map.admit(q, Stable::default())?;
+                map.osts.insert(i, OstEntry { active: true, ..q.entry.clone() });
+            }
         }
         map.epoch += 1;
         Ok(true)
-    }
-    /// The last object of an OST that was lost with an earlier store; 0: none is known to be.
-    pub(crate) fn lost_through(&self, ost: OstIndex) -> u32 {
-        self.map.borrow().lost_through(ost)
     }
     /// An OST of the map.
     #[must_use]
@@ -285,16 +319,16 @@ mod tests {
         let target = format!("fs-OST{ost:04x}");
         let entry =
             OstEntry { ost: OstIndex(ost), nid: nid.into(), target: target.as_str().into(), active: true, uuid };
-        RegisterRequest { entry, cluster: 7 }
+        RegisterRequest { entry, cluster: 7, ..RegisterRequest::default() }
     }
 
     #[test]
     fn a_target_registers_moves_and_keeps_its_place() {
         let c = ConfigService::new("fs", 7, "mdt", ClusterMap::default());
-        assert!(c.register(&ask(1, 11, "a:1")).unwrap());
-        assert!(c.register(&ask(0, 10, "a:1")).unwrap());
-        assert!(!c.register(&ask(0, 10, "a:1")).unwrap());
-        assert!(c.register(&ask(0, 10, "b:1")).unwrap());
+        assert!(c.register(&ask(1, 11, "a:1"), Stable::default()).unwrap());
+        assert!(c.register(&ask(0, 10, "a:1"), Stable::default()).unwrap());
+        assert!(!c.register(&ask(0, 10, "a:1"), Stable::default()).unwrap());
+        assert!(c.register(&ask(0, 10, "b:1"), Stable::default()).unwrap());
         assert_eq!(c.entry(OstIndex(0)).unwrap().nid, "b:1".into());
         assert_eq!(c.reply().epoch, 3);
         assert_eq!(c.reply().osts.iter().map(|e| e.ost.0).collect::<Vec<_>>(), [0, 1]);
@@ -303,15 +337,15 @@ mod tests {
     #[test]
     fn another_cluster_a_taken_index_and_a_wrong_name_are_refused_by_name() {
         let c = ConfigService::new("fs", 7, "mdt", ClusterMap::default());
-        c.register(&ask(0, 10, "a:1")).unwrap();
-        let e = c.register(&RegisterRequest { cluster: 8, ..ask(1, 11, "a:1") }).unwrap_err();
+        c.register(&ask(0, 10, "a:1"), Stable::default()).unwrap();
+        let e = c.register(&RegisterRequest { cluster: 8, ..ask(1, 11, "a:1") }, Stable::default()).unwrap_err();
         assert_eq!(FsError::from(&e), FsError::CrossDevice);
-        let e = c.register(&ask(0, 99, "a:1")).unwrap_err();
+        let e = c.register(&ask(0, 99, "a:1"), Stable::default()).unwrap_err();
         assert_eq!(FsError::from(&e), FsError::Exists);
         assert!(e.to_string().contains("another index"), "{e}");
         let mut q = ask(2, 12, "a:1");
         q.entry.target = "fs-OST0003".into();
-        assert!(matches!(c.register(&q), Err(RegisterError::WrongName { .. })));
+        assert!(matches!(c.register(&q, Stable::default()), Err(RegisterError::WrongName { .. })));
     }
 
     #[test]
@@ -334,7 +368,7 @@ mod tests {
     #[test]
     fn an_ost_that_is_away_is_shown_as_deactivated_and_not_stored_as_such() {
         let c = ConfigService::new("fs", 7, "mdt", ClusterMap::default());
-        c.register(&ask(0, 10, "a:1")).unwrap();
+        c.register(&ask(0, 10, "a:1"), Stable::default()).unwrap();
         assert!(c.set_away(OstIndex(0), true) && !c.set_away(OstIndex(0), true));
         assert!(!c.is_active(OstIndex(0)) && !c.reply().osts[0].active && c.map().osts[0].active);
         c.set_active(OstIndex(0), false);
@@ -346,9 +380,9 @@ mod tests {
     #[test]
     fn a_deactivated_ost_stays_so_when_it_registers_again() {
         let c = ConfigService::new("fs", 7, "mdt", ClusterMap::default());
-        c.register(&ask(0, 10, "a:1")).unwrap();
+        c.register(&ask(0, 10, "a:1"), Stable::default()).unwrap();
         assert!(c.set_active(OstIndex(0), false) && !c.set_active(OstIndex(0), false));
-        assert!(c.register(&ask(0, 10, "b:1")).unwrap());
+        assert!(c.register(&ask(0, 10, "b:1"), Stable::default()).unwrap());
         assert!(!c.entry(OstIndex(0)).unwrap().active);
     }
 }

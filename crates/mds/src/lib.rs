@@ -35,6 +35,7 @@ mod mds;
 mod metrics;
 pub mod mkfs;
 mod nameless;
+pub mod openings;
 mod ops;
 mod ost_files;
 pub mod ost_pools;

@@ -36,6 +36,7 @@ impl Mds {
             MapChange::Close => self.others_take_files(&q.osts).and_then(|()| self.change_closed(&q.osts, true)),
             MapChange::Open => self.change_closed(&q.osts, false),
             MapChange::RemoveOst => self.take_out(&q.osts).await?,
+            MapChange::AcceptOlder => self.map.accept_older(&q.osts),
             MapChange::ReplaceOst => {
                 for ost in &q.osts {
                     self.look_at_ost(*ost).await;

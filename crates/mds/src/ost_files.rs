@@ -2,7 +2,7 @@
 use std::rc::Rc;
 
 use rt::sync::yield_now;
-use types::{Fid, FsError, OstIndex};
+use types::{Fid, FsError};
 use wire::connect::{OstFile, OstFilesReply, OstFilesRequest};
 use wire::mdt::{BytesReply, Fid2pathRequest};
 
@@ -34,7 +34,6 @@ impl Mds {
         let (from, to) = (keys::inode(q.from), keys::end_of(&[keys::INODE]));
         let (rows, next) = self.store.scan(&from, &to, INODES_MAX).await?;
         let mut reply = OstFilesReply { lost: q.lost, ..OstFilesReply::default() };
-        let through = if q.lost { self.map.lost_through(q.ost) } else { u32::MAX };
         let mut path_bytes = 0;
         for (key, value) in rows {
             let Some(fid) = keys::fid_of(&key) else { continue };
@@ -43,7 +42,7 @@ impl Mds {
                 return Ok(reply);
             }
             let inode = Inode::decode(fid, &value).ok_or(FsError::Corrupt)?;
-            if let Some(file) = self.on_ost(&inode, q.ost, through).await? {
+            if let Some(file) = self.on_ost(&inode, q).await? {
                 path_bytes += file.path.len() + 64;
                 reply.files.push(file);
             }
@@ -54,8 +53,8 @@ impl Mds {
         Ok(reply)
     }
 
-    /// A file that has objects up to `through` on an OST.
-    async fn on_ost(self: &Rc<Self>, inode: &Inode, ost: OstIndex, through: u32) -> Result<Option<OstFile>, FsError> {
+    /// A file that has objects on an OST, or lost some there.
+    async fn on_ost(self: &Rc<Self>, inode: &Inode, q: &OstFilesRequest) -> Result<Option<OstFile>, FsError> {
         if !inode.is_file() || !inode.has(InodeFlags::HAS_LAYOUT) {
             return Ok(None);
         }
@@ -72,7 +71,10 @@ impl Mds {
             }
         };
         let (_, layout) = layout::xattr::decode_layout(&bytes).map_err(FsError::from)?;
-        let there = layout.objects().iter().filter(|o| o.ost == ost && o.object.0.oid <= through).count() as u32;
+        let map = self.map.map.borrow();
+        let counts = |oid| !q.lost || map.is_lost(q.ost, oid);
+        let there = layout.objects().iter().filter(|o| o.ost == q.ost && counts(o.object.0.oid)).count() as u32;
+        drop(map);
         if there == 0 {
             return Ok(None);
         }

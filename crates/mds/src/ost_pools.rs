@@ -43,6 +43,8 @@ pub enum MapError {
     SameStore(OstIndex),
     /// Its server has a session, and its store has not failed.
     Serves(OstIndex),
+    /// Its store was not refused as an older copy.
+    NotRefused(OstIndex),
     /// Somebody opened it while files were looked for that have objects there.
     Opened(OstIndex),
     /// Files have objects there.
@@ -89,6 +91,11 @@ impl fmt::Display for MapError {
                 "OST {n} is served, and its store has not failed: a store that is in use is not replaced. Stop its server first; 'stria ost drain {n}' empties an OST whose disk is still good",
                 n = o.0
             ),
+            MapError::NotRefused(o) => write!(
+                f,
+                "the store of OST {n} was not refused as an older copy: start its server first, its log says why it is not served",
+                n = o.0
+            ),
             MapError::Opened(o) => {
                 write!(f, "OST {n} was opened again amid its removal: 'stria ost drain {n}' empties it", n = o.0)
             }
@@ -108,7 +115,9 @@ impl MapError {
     pub fn kind(&self) -> FsError {
         match self {
             MapError::Name(PoolError::TooLong(_)) => FsError::NameTooLong,
-            MapError::Name(_) | MapError::Nothing | MapError::SameStore(_) => FsError::Invalid,
+            MapError::Name(_) | MapError::Nothing | MapError::SameStore(_) | MapError::NotRefused(_) => {
+                FsError::Invalid
+            }
             MapError::PoolExists(_) | MapError::Members(..) => FsError::Exists,
             MapError::NoPool(_) | MapError::NoOst(_) | MapError::NoMembers(..) => FsError::NotFound,
             MapError::TooManyPools => FsError::NoSpace,
@@ -273,6 +282,7 @@ impl ConfigService {
         map.removed.extend(gone.map(|e| RemovedOst { ost, uuid: e.uuid }));
         map.removed.sort_unstable_by_key(|r| r.ost);
         map.closed.retain(|o| *o != ost);
+        map.forget_openings(ost);
         map.pools.iter_mut().for_each(|p| p.osts.retain(|o| *o != ost));
         map.epoch += 1;
         Ok(())
@@ -289,7 +299,8 @@ impl ConfigService {
             let entry = map.osts.iter_mut().find(|e| e.ost == ost).ok_or(MapError::NoOst(ost))?;
             entry.uuid = uuid;
             let entry = entry.clone();
-            map.lose(ost, through);
+            map.lose(ost, 0, through);
+            map.forget_openings(ost);
             entry
         };
         self.set_away(ost, true);
@@ -320,11 +331,12 @@ mod tests {
 
     use super::*;
     use crate::config_service::{ClusterMap, RegisterError};
+    use crate::openings::Stable;
 
     fn service(osts: u16) -> ConfigService {
         let c = ConfigService::new("fs", 7, "mdt", ClusterMap::default());
         for ost in 0..osts {
-            c.register(&ask(ost)).unwrap();
+            c.register(&ask(ost), Stable::default()).unwrap();
         }
         c
     }
@@ -333,7 +345,7 @@ mod tests {
         let uuid = 10 + u64::from(ost);
         let entry =
             OstEntry { ost: OstIndex(ost), nid: "a:1".into(), target: target.as_str().into(), active: true, uuid };
-        RegisterRequest { entry, cluster: 7 }
+        RegisterRequest { entry, cluster: 7, ..RegisterRequest::default() }
     }
     fn at(osts: &[u16]) -> Vec<OstIndex> {
         osts.iter().map(|o| OstIndex(*o)).collect()
@@ -377,7 +389,7 @@ mod tests {
         c.remove_ost(OstIndex(1)).unwrap();
         let map = c.map();
         assert_eq!((map.osts.len(), map.closed.len(), map.pools[0].osts.clone()), (1, 0, at(&[0])));
-        assert_eq!(c.register(&ask(1)), Err(RegisterError::Removed(OstIndex(1))));
+        assert_eq!(c.register(&ask(1), Stable::default()), Err(RegisterError::Removed(OstIndex(1))));
         assert_eq!(c.remove_ost(OstIndex(1)), Err(MapError::NoOst(OstIndex(1))));
         assert_eq!(c.remove_ost(OstIndex(0)), Err(MapError::LastOst(OstIndex(0))));
     }

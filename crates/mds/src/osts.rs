@@ -12,7 +12,7 @@ use layout::StripeObject;
 use ptlrpc::{CallOptions, Callbacks, Import, ImportConfig, ImportState, SessionKey};
 use rt::sync::Event;
 use rt::{LocalFuture, Nid};
-use types::{Duration, FsError, Instant, ObjectId, OstIndex};
+use types::{Duration, FsError, Instant, ObjectId, OstIndex, Transno};
 use wire::Op;
 use wire::connect::{AuthReply, OstEntry};
 use wire::ost::{AskCutCallback, AskCutReply, PrecreateReply, PrecreateRequest, StatfsReply};
@@ -47,6 +47,10 @@ pub trait OstPort {
     fn is_in_service(&self) -> bool {
         true
     }
+    /// What the OST has on stable storage, as it last said; 0: nothing.
+    fn last_committed(&self) -> Transno {
+        Transno(0)
+    }
     /// Ends the session.
     fn close(&self);
 }
@@ -58,6 +62,8 @@ pub struct OstLink {
     /// Where, as the cluster map has it.
     pub entry: OstEntry,
     port: RefCell<Option<Rc<dyn OstPort>>>,
+    /// Mark of the opening of its store, as the last session says; 0: it has none.
+    opening: Cell<u64>,
     /// Sessions opened so far; each one begins with orphan clean-up.
     pub(crate) sessions: Cell<u64>,
     pub(crate) kick: Event,
@@ -153,6 +159,7 @@ impl Mds {
             ost: entry.ost,
             entry: entry.clone(),
             port: RefCell::new(None),
+            opening: Cell::new(0),
             sessions: Cell::new(0),
             kick: Event::new(),
             owed: RefCell::default(),
@@ -237,7 +244,9 @@ impl Mds {
 
     /// An OST that was away answers: clients use it again.
     fn note_back(self: &Rc<Self>, ost: OstIndex) {
-        if self.map.set_away(ost, false) {
+        // A copy that was refused while this one was away is of no interest any more.
+        let refused = self.map.pardon(ost);
+        if self.map.set_away(ost, false) || refused {
             tracing::warn!(%ost, "it is back");
             self.tell_map(ost);
         }
@@ -262,6 +271,11 @@ impl Mds {
     /// Whether an OST has a session with this server.
     pub(crate) fn is_in_service(&self, ost: OstIndex) -> bool {
         self.osts.links.borrow().get(&ost).is_some_and(|l| l.is_in_service())
+    }
+    /// Whether an OST has a session with this server, with a store that was let in.
+    pub(crate) fn is_served_well(&self, ost: OstIndex) -> bool {
+        let link = self.osts.link(ost).filter(|l| l.is_in_service());
+        link.is_some_and(|l| self.map.is_admitted(ost, l.opening.get()))
     }
     /// Whether this OST says itself, in a session that goes on, that no file can be made there. One that is away may be a
     /// better one when it comes.
@@ -310,7 +324,9 @@ impl Mds {
             let kick = link.kick.wait();
             let session = link.sessions.get();
             let port = link.port.borrow().clone();
-            let Some(port) = port.filter(|_| session > 0 && !self.recovering.get()) else {
+            // What may be an older copy is not dealt with before it is let in.
+            let admitted = self.map.is_admitted(link.ost, link.opening.get());
+            let Some(port) = port.filter(|_| session > 0 && !self.recovering.get() && admitted) else {
                 kick.await;
                 continue;
             };
@@ -407,7 +423,10 @@ impl Mds {
     ) -> Result<Option<PrecreateReply>, FsError> {
         let Some(last_used) = self.pools.borrow().get(link.ost).map(|p| p.used) else { return Ok(None) };
         let seq = ObjectId::seq_of(link.ost);
-        let request = PrecreateRequest { seq, last_used, count, orphans, epoch: self.boot };
+        // A store that was put back from a backup may have given out fewer than it says.
+        let exact = self.pools.borrow().get(link.ost).is_some_and(|p| !p.newer);
+        let lost = if exact { self.map.map.borrow().lost_through(link.ost) } else { u32::MAX };
+        let request = PrecreateRequest { seq, last_used, count, orphans, epoch: self.boot, lost };
         let body = port.call(Op::OstPrecreate, wire::encode(&request)).await?;
         Ok(Some(wire::decode(&body).map_err(FsError::from)?))
     }
@@ -420,6 +439,7 @@ impl Mds {
             // What lay between is gone for good.
             p.used = p.used.max(reply.first.saturating_sub(1));
             p.ceiling = p.ceiling.max(reply.last);
+            p.committed = p.committed.max(port.last_committed());
             precreate_row(p)
         });
         // The ceiling is on stable storage before anything below it is given out.
@@ -465,6 +485,16 @@ impl Mds {
     async fn ask_space(&self, link: &OstLink, port: &dyn OstPort) -> Result<(), FsError> {
         let body = port.call(Op::OstStatfs, Vec::new()).await?;
         let reply: StatfsReply = wire::decode(&body).map_err(FsError::from)?;
+        let committed = port.last_committed();
+        let row = self.pools.borrow_mut().update(link.ost, |p| {
+            let is_news = p.committed < committed;
+            p.committed = p.committed.max(committed);
+            is_news.then(|| precreate_row(p))
+        });
+        if let Some(row) = row.flatten() {
+            // An older copy of its store is known by that.
+            self.store.apply([(keys::precreate(link.ost), Some(row))], 0, 0);
+        }
         self.pools.borrow_mut().update(link.ost, |p| {
             note_space(p, &reply);
             // Hardly used since last time: keep less ready.
@@ -509,7 +539,8 @@ impl Callbacks for LinkEvents {
             Ok(wire::encode(&AskCutReply { decided: mds.ask_cut(&q).await? }))
         })
     }
-    fn on_connected(&self, _: &AuthReply) {
+    fn on_connected(&self, session: &AuthReply) {
+        self.link.opening.set(session.opening);
         self.link.on_session();
     }
 }
@@ -530,6 +561,9 @@ impl OstPort for ImportPort {
     }
     fn is_in_service(&self) -> bool {
         self.import.state() == ImportState::Full
+    }
+    fn last_committed(&self) -> Transno {
+        self.import.last_committed()
     }
     fn close(&self) {
         self.import.abandon();

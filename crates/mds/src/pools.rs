@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use layout::{AllocConfig, AllocError, Allocator, OstFacts, PoolName, Resolved, StripeObject};
-use types::{Fid, FsError, ObjectId, OstIndex, Rng};
+use types::{Fid, FsError, ObjectId, OstIndex, Rng, Transno};
 
 use crate::record::PrecreateRow;
 use crate::tx::Fail;
@@ -50,6 +50,8 @@ pub struct Pool {
     pub want: u32,
     /// Objects that may have been given out in creates which the store does not have and nobody has replayed yet.
     pub unreplayed: BTreeSet<u32>,
+    /// The OST has said that transactions up to here are on its stable storage.
+    pub committed: Transno,
     /// The OST may have objects that the store does not know of, and keeps them.
     pub newer: bool,
     /// Durable bound of what may have been given out, as the store had it when it was opened.
@@ -60,8 +62,9 @@ impl Pool {
     /// What the store has of it.
     #[must_use]
     pub fn row(&self) -> PrecreateRow {
-        let (last_used, ceiling, newer) = (self.used, self.ceiling, self.newer);
-        PrecreateRow { last_used, ceiling, newer, ..PrecreateRow::default() }.with_unreplayed(&self.unreplayed)
+        let (last_used, ceiling, newer, committed) = (self.used, self.ceiling, self.newer, self.committed);
+        PrecreateRow { last_used, ceiling, newer, committed, ..PrecreateRow::default() }
+            .with_unreplayed(&self.unreplayed)
     }
     /// The highest object that may have been given out; 0: none.
     #[must_use]
@@ -140,6 +143,7 @@ impl Pools {
                 want: READY_MIN,
                 unreplayed: row.may_be_lost(),
                 newer: row.newer,
+                committed: row.committed,
                 found: ceiling,
                 ..Pool::default()
             };

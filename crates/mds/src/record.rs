@@ -4,7 +4,7 @@
 //! grow by appending. Decoders take any bytes without a panic.
 use std::collections::BTreeSet;
 
-use types::{Fid, FsError, ObjectId, Origin, OstIndex, WallTime};
+use types::{Fid, FsError, ObjectId, Origin, OstIndex, Transno, WallTime};
 use wire::Bytes;
 use wire::mdt::{Attr, AttrFlags};
 use wire::quota::{QuotaKind, QuotaLimits};
@@ -452,6 +452,8 @@ wire::message! {
         /// One bit for each object from there on, the lowest one of a byte first: set if it was, or may have been, given out in a
         /// create that nobody has replayed yet. They go when the recovery is over, whichever boot that is.
         unreplayed: Bytes,
+        /// The OST has said that transactions up to here are on stable storage.
+        committed: Transno,
     }
     /// An object that no file has any more.
     DestroyObject {

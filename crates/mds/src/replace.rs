@@ -94,7 +94,8 @@ async fn name_store(
     {
         entry.uuid = uuid;
         map.epoch += 1;
-        map.lose(ost, lost_through);
+        map.lose(ost, 0, lost_through);
+        map.forget_openings(ost);
         batch.changes.insert(map_key, Some(wire::encode(&map)));
     }
     if lost_through > 0 {

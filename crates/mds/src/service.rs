@@ -4,7 +4,9 @@ use std::rc::Rc;
 use ptlrpc::{Export, ReplyRecord, Request, Service, SessionRecord};
 use rt::LocalFuture;
 use types::{ClientId, FsError, HandleId, OstIndex, Transno};
-use wire::connect::{Lasting, MapChangeRequest, OstFilesRequest, ParamsRequest, RegisterRequest};
+use wire::connect::{
+    ConfigReply, Lasting, MapChangeRequest, OstFilesRequest, ParamsRequest, RefusedOst, RegisterRequest,
+};
 use wire::credential::CredentialsRequest;
 use wire::lock::{CancelRequest, ConvertRequest, EnqueueReply, EnqueueRequest};
 use wire::mdt::{
@@ -16,11 +18,15 @@ use wire::mdt::{
 use wire::ost::StatfsReply;
 use wire::{Bytes, Class, Decode, Encode, Header, Op};
 
+use crate::config_service::RegisterError;
 use crate::entering::{Enters, Leaves};
 use crate::handles::Open;
 use crate::keys;
 use crate::mds::{Answered, Caller, Mds};
+use crate::openings::Stable;
 use crate::ops::{OpenOut, ReaddirOut, changed_data, hides_size, writes};
+use crate::osts::precreate_row;
+use crate::pools::Pool;
 use crate::tx::{Done, Tx};
 
 impl Mds {
@@ -172,7 +178,7 @@ impl Mds {
         match op {
             Op::Register => {
                 let q: RegisterRequest = wire::decode(body).map_err(FsError::from)?;
-                self.register(&q).await.map(|()| Outcome::plain(&self.map.reply()))
+                self.register(&q).await.map(|reply| Outcome::plain(&reply))
             }
             Op::MapChange => {
                 let q: MapChangeRequest = wire::decode(body).map_err(FsError::from)?;
@@ -322,11 +328,28 @@ impl Mds {
     }
 
     /// A target registers with the configuration service.
-    async fn register(self: &Rc<Self>, q: &RegisterRequest) -> Result<(), FsError> {
-        let changed = self.map.register(q).map_err(|e| {
-            tracing::warn!(target = %String::from_utf8_lossy(&q.entry.target), "may not register: {e}");
-            FsError::from(&e)
-        })?;
+    async fn register(self: &Rc<Self>, q: &RegisterRequest) -> Result<ConfigReply, FsError> {
+        let ost = q.entry.ost;
+        // What a store that was put back from a backup says of that may be more than the OST ever made.
+        let had = |p: &Pool| Stable { object: p.last_given(), committed: p.committed };
+        let had = self.pools.borrow().get(ost).filter(|p| !p.newer).map(had).unwrap_or_default();
+        let changed = match self.map.register(q, had) {
+            Ok(changed) => changed,
+            Err(e) => {
+                tracing::warn!(target = %String::from_utf8_lossy(&q.entry.target), "may not register: {e}");
+                return self.refuse_register(ost, &e).await;
+            }
+        };
+        let committed = q.openings.last().map_or(had.committed, |o| o.committed);
+        if changed && (self.map.map.borrow().is_lost(ost, had.object) || committed < had.committed) {
+            // It was accepted: no more of what was made ahead there is given out, for the copy may lack it.
+            let row = self.pools.borrow_mut().update(ost, |p| {
+                p.used = p.last_given();
+                (p.last, p.committed) = (p.used, committed);
+                precreate_row(p)
+            });
+            self.store.apply([(keys::precreate(ost), row)], 0, 0);
+        }
         if !changed {
             // Asked twice at the same time, or again after the store was full: whoever is answered does not ask again.
             self.map_is_kept().await?;
@@ -340,8 +363,30 @@ impl Mds {
             self.tend_ost(&entry);
             // It counts at once, and may serve what was asked for before it came.
             self.tell_map(entry.ost);
+        } else if let Some(link) = self.osts.link(ost) {
+            link.kick.notify();
         }
-        Ok(())
+        Ok(self.map.reply())
+    }
+
+    /// What a target is told that may not register. One whose store is an older copy is out of use until the right one is there, unless that
+    /// is served.
+    async fn refuse_register(self: &Rc<Self>, ost: OstIndex, e: &RegisterError) -> Result<ConfigReply, FsError> {
+        let RegisterError::Older { seen, mark, .. } = *e else { return Err(e.into()) };
+        let refused = RefusedOst { ost, why: e.to_string().as_str().into(), boot: seen, mark };
+        if !self.is_served_well(ost) {
+            let news = self.map.refuse(refused.clone());
+            if self.map.set_away(ost, true) || news {
+                self.tell_map(ost);
+            }
+            if news {
+                self.save_map().await?;
+            }
+        }
+        let mut reply = self.map.reply();
+        reply.refused.retain(|r| r.ost != ost);
+        reply.refused.push(refused);
+        Ok(reply)
     }
 
     pub(crate) async fn set_ost_active(self: &Rc<Self>, ost: OstIndex, active: bool) -> Result<(), FsError> {

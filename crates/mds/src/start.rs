@@ -196,7 +196,7 @@ impl Mds {
         store.apply(stale.into_iter().map(|k| (k, None)), 0, 0);
         let fsname = String::from_utf8_lossy(&superblock.fsname).into_owned();
         let service = ConfigService::new(&fsname, superblock.cluster, &config.nid, map.clone());
-        for ost in &config.away {
+        for ost in config.away.iter().chain(map.refused.iter().map(|r| &r.ost)) {
             service.set_away(*ost, true);
             pools.update(*ost, |p| p.active = false);
         }

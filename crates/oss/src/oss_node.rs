@@ -24,7 +24,14 @@ pub struct Oss {
     away: RefCell<BTreeSet<String>>,
     /// Targets whose stores somebody opens again when they fail.
     kept: RefCell<BTreeSet<String>>,
+    /// Targets that the cluster does not let in.
+    turned_out: RefCell<BTreeSet<String>>,
+    /// Tells the cluster of a target.
+    announcer: RefCell<Option<Announcer>>,
 }
+
+/// Tells the cluster of a target, in the background.
+pub type Announcer = Rc<dyn Fn(&Rc<Ost>)>;
 
 impl Oss {
     /// A server without targets. `config` sizes the page cache.
@@ -34,7 +41,8 @@ impl Oss {
     pub fn new(rt: Rt, server: Rc<Server>, config: &OstConfig) -> Result<Oss, String> {
         let cache = crate::page_cache::shared(&rt, &config.cache_policy, config.cache_bytes, &config.cache_keys)?;
         let (heads, osts) = (Heads::default(), RefCell::default());
-        Ok(Oss { rt, server, cache, heads, osts, away: RefCell::default(), kept: RefCell::default() })
+        let (away, kept, turned_out, announcer) = Default::default();
+        Ok(Oss { rt, server, cache, heads, osts, away, kept, turned_out, announcer })
     }
 
     /// Starts a target over an open store: it answers from now on. Clients that miss a lock callback are evicted
@@ -66,7 +74,17 @@ impl Oss {
         self.server.add_in(rt, ost.clone());
         self.away.borrow_mut().remove(&ost.identity.target());
         self.osts.borrow_mut().push(ost.clone());
+        let announcer = self.announcer.borrow().clone();
+        if let Some(announce) = announcer {
+            announce(&ost);
+        }
         Ok(ost)
+    }
+
+    /// Tells the cluster of every target by `announcer`: of those that are here, and of each that comes.
+    pub fn announce_by(&self, announcer: Announcer) {
+        self.osts().iter().for_each(|ost| announcer(ost));
+        *self.announcer.borrow_mut() = Some(announcer);
     }
 
     /// Takes a target out: it answers nobody any more, and nothing here knows it or its store. Its tasks are those of its group, which
@@ -94,6 +112,16 @@ impl Oss {
     pub fn let_go(&self, target: &str) {
         self.kept.borrow_mut().remove(target);
         self.take_out(target);
+    }
+    /// The same for a target that the cluster does not let in.
+    pub fn turn_out(&self, target: &str) {
+        self.let_go(target);
+        self.turned_out.borrow_mut().insert(target.to_string());
+    }
+    /// Targets that the cluster did not let in since this was asked last.
+    #[must_use]
+    pub fn take_turned_out(&self) -> Vec<String> {
+        self.turned_out.take().into_iter().collect()
     }
     /// Targets that were taken out and are not back, by name.
     #[must_use]

@@ -60,6 +60,10 @@ pub trait Service: 'static {
     fn epoch(&self) -> u64 {
         0
     }
+    /// Mark of this opening of its store, which tells the store from an older copy of it. 0: there is none.
+    fn opening(&self) -> u64 {
+        0
+    }
     /// Whether another server has opened its store since: this one answers nothing any more.
     fn is_replaced(&self) -> bool {
         false

@@ -317,6 +317,7 @@ impl Server {
             target_uuid: target.service.uuid(),
             epoch,
             gave_up: target.has_evicted(client),
+            opening: target.service.opening(),
         }
     }
 

@@ -7,7 +7,7 @@ pub use mds_role::{MdsRole, MdtStore, OpenMdt, start_mds_of, start_mds_on};
 pub use reopen::{OstStore, TuneOst};
 
 use std::cell::RefCell;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use client::{Client, ClientConfig};
 use oss::store::{ObjectStore, StoreIdentity};
@@ -15,9 +15,9 @@ use oss::{Oss, Ost, OstConfig};
 use ptlrpc::{Callbacks, ClusterKey, Import, ImportConfig, Server, ServerConfig};
 use rt::sync::Event;
 use rt::{LocalFuture, Nid, Rt};
-use types::{ClientId, Duration, FsError};
+use types::{ClientId, Duration, FsError, ObjectId};
 use wire::Op;
-use wire::connect::{OstEntry, RegisterRequest};
+use wire::connect::{ConfigReply, OstEntry, RefusedOst, RegisterRequest};
 
 /// Why a role could not start: a sentence for the user.
 #[derive(Debug)]
@@ -113,35 +113,69 @@ pub fn make_oss_of(
 }
 
 /// Announces the targets of a server, which clients reach at `nid`, to the metadata server (in the background: it may not
-/// be up yet).
+/// be up yet), and each again whose store is opened again.
 #[must_use]
-pub fn announce(rt: &Rt, oss: &Oss, mds: &Nid, key: &ClusterKey, nid: &Nid) -> Rc<Refusal> {
+pub fn announce(rt: &Rt, oss: &Rc<Oss>, mds: &Nid, key: &ClusterKey, nid: &Nid) -> Rc<Refusal> {
     let refusal = Rc::new(Refusal::default());
-    for ost in oss.osts() {
+    let (weak, told) = (Rc::downgrade(oss), refusal.clone());
+    let (rt2, mds, key, nid) = (rt.clone(), mds.clone(), key.clone(), nid.clone());
+    oss.announce_by(Rc::new(move |ost: &Rc<Ost>| {
         // Not the target itself, which may be taken out meanwhile.
-        let identity = ost.store().identity();
-        let (rt2, mds, key, nid, refusal) = (rt.clone(), mds.clone(), key.clone(), nid.clone(), refusal.clone());
-        rt.spawn(async move {
-            if let Err(e) = register(&rt2, &identity, &mds, &key, &nid).await {
-                let (target, cluster) = (identity.target(), identity.cluster);
-                refusal.tell(match e {
-                    FsError::Access => format!(
-                        "{target}: the metadata server at {mds} does not know our cluster key: check cluster.key_file on both sides"
-                    ),
-                    FsError::CrossDevice => format!(
-                        "{target}: its store belongs to cluster {cluster:016x}, the metadata server at {mds} to another: start it with its own metadata server (--mds), or format a new store"
-                    ),
-                    FsError::NotFound => format!(
-                        "{target}: it was removed from the cluster: start the server without it (--ost), or make a new OST ('stria ost add')"
-                    ),
-                    e => format!(
-                        "{target}: the metadata server at {mds} will not have it: {e}; its log tells why: another store has this index or name"
-                    ),
-                });
+        let one = Announced { identity: ost.store().identity(), ost: Rc::downgrade(ost) };
+        let (rt, oss, refusal) = (rt2.clone(), weak.clone(), told.clone());
+        let (mds, key, nid) = (mds.clone(), key.clone(), nid.clone());
+        rt2.spawn(async move {
+            match register(&rt, &one, &mds, &key, &nid).await {
+                Ok(None) => {}
+                Ok(Some(refused)) => turn_out(&one, &oss, &refused).await,
+                Err(e) => refusal.tell(one.unwanted(&mds, e)),
             }
         });
-    }
+    }));
     refusal
+}
+
+/// A target that the metadata server is told of.
+struct Announced {
+    identity: StoreIdentity,
+    ost: Weak<Ost>,
+}
+
+impl Announced {
+    /// Why the metadata server will not have it, for good.
+    fn unwanted(&self, mds: &Nid, e: FsError) -> String {
+        let (target, cluster) = (self.identity.target(), self.identity.cluster);
+        match e {
+            FsError::Access => format!(
+                "{target}: the metadata server at {mds} does not know our cluster key: check cluster.key_file on both sides"
+            ),
+            FsError::CrossDevice => format!(
+                "{target}: its store belongs to cluster {cluster:016x}, the metadata server at {mds} to another: start it with its own metadata server (--mds), or format a new store"
+            ),
+            FsError::NotFound => format!(
+                "{target}: it was removed from the cluster: start the server without it (--ost), or make a new OST ('stria ost add')"
+            ),
+            e => format!(
+                "{target}: the metadata server at {mds} will not have it: {e}; its log tells why: another store has this index or name"
+            ),
+        }
+    }
+}
+
+/// Serves a target no longer whose store is an older copy. Its server goes on: it may have others, and who puts the right store in the place of
+/// this one need not start it again.
+async fn turn_out(one: &Announced, oss: &Weak<Oss>, refused: &RefusedOst) {
+    let (Some(oss), Some(ost)) = (oss.upgrade(), one.ost.upgrade()) else { return };
+    let target = one.identity.target();
+    tracing::error!("{target} is not served: {}", String::from_utf8_lossy(&refused.why));
+    oss.take_out(&target);
+    let store = ost.store();
+    if let Err(e) = store.disown(refused.boot).await {
+        tracing::warn!(target, "its store cannot be told that it is not let in: {e}");
+    }
+    // Whoever puts the right one in its place finds the place free.
+    let _ = ost.close().await;
+    oss.turn_out(&target);
 }
 
 /// Starts an object storage server with the given stores behind one listener, and announces each to the metadata server.
@@ -189,7 +223,9 @@ impl Callbacks for Nobody {
 /// # Errors
 /// What the metadata server answers: another cluster's, the index is another store's.
 pub async fn register_ost(rt: &Rt, ost: &Rc<Ost>, mds: &Nid, key: &ClusterKey, nid: &Nid) -> Result<(), FsError> {
-    register(rt, &ost.store().identity(), mds, key, nid).await
+    let one = Announced { identity: ost.store().identity(), ost: Rc::downgrade(ost) };
+    let refused = register(rt, &one, mds, key, nid).await?;
+    if refused.is_some() { Err(FsError::Stale) } else { Ok(()) }
 }
 
 /// Asks a metadata server something as another server does.
@@ -232,13 +268,20 @@ const fn is_refusal(e: FsError) -> bool {
     matches!(e, Access | CrossDevice | Exists | Invalid | NotFound | NotPermitted)
 }
 
-async fn register(rt: &Rt, identity: &StoreIdentity, mds: &Nid, key: &ClusterKey, nid: &Nid) -> Result<(), FsError> {
+/// Why a store is an older copy, if the metadata server takes it for one.
+async fn register(
+    rt: &Rt,
+    one: &Announced,
+    mds: &Nid,
+    key: &ClusterKey,
+    nid: &Nid,
+) -> Result<Option<RefusedOst>, FsError> {
     let mut told = None;
     loop {
-        match register_once(rt, identity, mds, key, nid).await {
+        match register_once(rt, one, mds, key, nid).await {
             Err(e) if !is_refusal(e) => {
                 if told.replace(e) != Some(e) {
-                    let target = identity.target();
+                    let target = one.identity.target();
                     tracing::warn!(
                         target,
                         "the metadata server at {mds} cannot take it in now ({e}); it is asked again"
@@ -253,11 +296,12 @@ async fn register(rt: &Rt, identity: &StoreIdentity, mds: &Nid, key: &ClusterKey
 
 async fn register_once(
     rt: &Rt,
-    identity: &StoreIdentity,
+    one: &Announced,
     mds: &Nid,
     key: &ClusterKey,
     nid: &Nid,
-) -> Result<(), FsError> {
+) -> Result<Option<RefusedOst>, FsError> {
+    let identity = &one.identity;
     let callbacks: Rc<dyn Callbacks> = Rc::new(Nobody);
     let import = Import::new(rt.clone(), visitor(rt, mds, key), Rc::downgrade(&callbacks));
     let mut told = false;
@@ -281,11 +325,19 @@ async fn register_once(
         active: true,
         uuid: identity.uuid,
     };
-    let request = RegisterRequest { entry, cluster: identity.cluster };
-    let reply =
-        import.call(Op::Register, wire::encode(&request), frames::Bulk::new(), ptlrpc::CallOptions::default()).await;
+    // One that was taken out meanwhile is not of use to anybody.
+    let Some(ost) = one.ost.upgrade() else {
+        import.close().await;
+        return Ok(None);
+    };
+    let openings = ost.store().openings().to_vec();
+    let mark = openings.last().map_or(0, |o| o.mark);
+    let last_object = ost.store().last_object(ObjectId::seq_of(identity.ost));
+    drop(ost);
+    let request = RegisterRequest { entry, cluster: identity.cluster, openings, last_object };
+    let reply: Result<ConfigReply, FsError> = import.ask(Op::Register, &request).await;
     import.close().await;
-    reply.map(|_| ())
+    Ok(reply?.refused.into_iter().find(|r| mark != 0 && r.ost == identity.ost && r.mark == mark))
 }
 
 /// A client that waits for its servers. When nobody waits for it any more, or they do not come, its sessions end.
@@ -307,12 +359,14 @@ pub async fn join(rt: &Rt, config: ClientConfig, osts: usize, patience: Duration
     let mut joining = Joining(Some(client.clone()));
     let deadline = rt.now() + patience;
     loop {
-        let ready = client
+        let full = client
             .osts()
             .all()
             .iter()
             .filter(|o| o.import().is_ok_and(|i| i.state() == ptlrpc::ImportState::Full))
             .count();
+        // Those that are not let in are not waited for.
+        let ready = full + client.osts().map().refused.len();
         if ready >= osts {
             joining.0 = None;
             return Ok(client);

@@ -63,6 +63,10 @@ pub(crate) trait Seat {
     fn name(&self) -> String;
     /// Whether its server has ended, or is about to.
     fn is_over(&self) -> bool;
+    /// Whether that is for itself alone: its server goes on, and lets its store go.
+    fn is_let_go(&self) -> bool {
+        false
+    }
     /// Why its store failed; nothing where it is another server's now.
     fn failure(&self) -> Option<Failure>;
     /// Whether another store is to be opened in its place, whatever becomes of the medium of this one.
@@ -95,6 +99,9 @@ pub(crate) async fn keep(rt: Rt, seat: Rc<dyn Seat>, dirs: Vec<PathBuf>, mut gro
     loop {
         rt.sleep(LOOK_EVERY).await;
         if seat.is_over() {
+            if seat.is_let_go() {
+                group.end();
+            }
             return;
         }
         let (name, failed) = (seat.name(), rt.now());
@@ -282,6 +289,9 @@ impl Seat for OstSeat {
     }
     fn is_over(&self) -> bool {
         self.oss.upgrade().is_none_or(|oss| oss.server().is_stopping() || !oss.is_kept(&self.target))
+    }
+    fn is_let_go(&self) -> bool {
+        self.oss.upgrade().is_some_and(|oss| !oss.server().is_stopping() && !oss.is_kept(&self.target))
     }
     fn is_replaced(&self) -> bool {
         let served = self.ost().map(|ost| ost.store().identity().uuid);

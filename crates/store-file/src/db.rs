@@ -4,6 +4,7 @@ use std::sync::Arc;
 use oss::store::{Charged, ObjectAttr, ObjectInfo, Promise, ReplyRecord, Usages};
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 use types::{ClientId, ObjectId, Origin, Transno, WallTime};
+use wire::connect::Opening;
 use wire::quota::QuotaKind;
 
 use crate::format::{
@@ -31,6 +32,8 @@ pub(crate) const ADVICE: TableDefinition<&[u8; 16], &[u8]> = TableDefinition::ne
 pub(crate) const PROMISES: TableDefinition<&[u8; 16], &[u8]> = TableDefinition::new("promises");
 /// Credentials that were revoked, and when they would have ended (nanoseconds since 1970; 0: never).
 pub(crate) const REVOKED: TableDefinition<u64, i64> = TableDefinition::new("revoked");
+/// Marks of the store's openings: of the first one that is known, and of the last [`OPENINGS_MAX`].
+pub(crate) const OPENINGS: TableDefinition<u64, u64> = TableDefinition::new("openings");
 /// What quiet clients hold.
 pub(crate) const QUIET: TableDefinition<u64, &[u8]> = TableDefinition::new("quiet");
 
@@ -40,6 +43,10 @@ pub(crate) const USAGE: TableDefinition<u64, u64> = TableDefinition::new("usage"
 pub(crate) const SHARES: TableDefinition<u64, u64> = TableDefinition::new("shares");
 /// Of `state`: the opening in which all changes were counted so far.
 pub(crate) const COUNTED: &str = "counted";
+/// Of `state`: objects up to this one that do not exist may be lost.
+const LOST: &str = "lost";
+/// Openings whose marks are kept.
+const OPENINGS_MAX: u64 = 4096;
 /// Of `state`: 1 if every object has an owner.
 const OWNED: &str = "owned";
 
@@ -55,6 +62,37 @@ pub(crate) fn charged_of_key(key: u64) -> Option<Charged> {
 
 /// Beyond this size the database keeps what it needs for a quick start after a crash.
 const QUICK_REPAIR_BYTES: u64 = 256 << 20;
+
+/// Keeps the mark of this opening, and tells all that are kept. The first one stays, so that it shows that those which follow it are not all.
+fn openings(txn: &redb::WriteTransaction, now: Opening) -> DbResult<Vec<Opening>> {
+    let mut table = txn.open_table(OPENINGS)?;
+    table.insert(now.boot, now.mark)?;
+    let first = table.first()?.map_or(0, |(boot, _)| boot.value());
+    table.retain_in(first + 1..=now.boot.saturating_sub(OPENINGS_MAX).max(first), |_, _| false)?;
+    let mut all = Vec::new();
+    for row in table.iter()? {
+        let (boot, mark) = row?;
+        all.push(Opening { boot: boot.value(), mark: mark.value(), ..Opening::default() });
+    }
+    // Of the others that is not kept.
+    all.pop();
+    all.push(now);
+    Ok(all)
+}
+
+/// What is known of the store as an older copy.
+fn about_copies(txn: &redb::WriteTransaction, op: &DbOp) -> DbResult<()> {
+    let mut state = txn.open_table(STATE)?;
+    match op {
+        DbOp::Lost(last) => drop(state.insert(LOST, u64::from(*last))?),
+        DbOp::Opened(boot) => {
+            let known = state.get("boot")?.map_or(0, |v| v.value());
+            state.insert("boot", known.max(*boot))?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
 
 /// Which processes the clients of sessions were.
 fn origins(txn: &redb::WriteTransaction) -> DbResult<Vec<(ClientId, Origin)>> {
@@ -272,6 +310,8 @@ pub(crate) struct Start {
     pub superblock: Superblock,
     pub transno: Transno,
     pub boot: u64,
+    pub openings: Vec<Opening>,
+    pub lost_through: u32,
     pub sequences: Vec<(u64, u32)>,
     pub sessions: Vec<(ClientId, u64)>,
     pub origins: Vec<(ClientId, Origin)>,
@@ -296,6 +336,10 @@ pub(crate) enum DbOp {
     PutExtent(ObjectId, u64, Extent),
     DropExtent(ObjectId, u64),
     Sequence(u64, u32),
+    /// Objects up to this one that do not exist may be lost.
+    Lost(u32),
+    /// The store was opened so often at least.
+    Opened(u64),
     SessionOpen(ClientId, u64, Origin),
     SessionClose(ClientId),
     Answer(ReplyRecord),
@@ -366,8 +410,8 @@ impl Db {
         Superblock::from_bytes(bytes.value()).map(Some).map_err(|e| DbError::Record("superblock".into(), e))
     }
 
-    /// Counts this opening and reads what a store has to know.
-    pub fn start(&self, superblock: Superblock) -> DbResult<Start> {
+    /// Counts this opening, under its `mark`, and reads what a store has to know.
+    pub fn start(&self, superblock: Superblock, mark: u64) -> DbResult<Start> {
         let txn = self.0.begin_write()?;
         let (transno, boot, objects, mut used) = {
             let mut state = txn.open_table(STATE)?;
@@ -377,6 +421,9 @@ impl Db {
             let objects = txn.open_table(OBJECTS)?.len()?;
             (transno, boot, objects, Vec::<Run>::new())
         };
+        let openings = openings(&txn, Opening { boot, mark, committed: Transno(transno) })?;
+        let lost = txn.open_table(STATE)?.get(LOST)?.map_or(0, |v| v.value());
+        let lost_through = superblock.lost_through.max(u32::try_from(lost).unwrap_or(u32::MAX));
         let (mut sequences, mut sessions) = (Vec::new(), Vec::new());
         for row in txn.open_table(SEQUENCES)?.iter()? {
             let (k, v) = row?;
@@ -418,6 +465,8 @@ impl Db {
             superblock,
             transno,
             boot,
+            openings,
+            lost_through,
             sequences,
             sessions,
             origins,
@@ -515,6 +564,7 @@ impl Db {
                     DbOp::Sequence(seq, last) => {
                         sequences.insert(seq, last)?;
                     }
+                    DbOp::Lost(..) | DbOp::Opened(..) => about_copies(&txn, op)?,
                     DbOp::SessionOpen(client, number, origin) => {
                         sessions.insert(client.0, number)?;
                         txn.open_table(ORIGINS)?.insert(client.0, (origin.host, origin.process))?;
@@ -579,7 +629,7 @@ mod tests {
             .map(|(oid, size)| DbOp::Promise(object(oid), Some(promise(size))));
         db.commit(&ops, Transno(1), 0).unwrap();
         let kept = [(object(1), promise(5)), (object(3), promise(wire::ost::REMOVED))];
-        assert_eq!(db.start(superblock.clone()).unwrap().promises, kept);
+        assert_eq!(db.start(superblock.clone(), 5).unwrap().promises, kept);
         let left = db.0.begin_read().unwrap().open_table(PROMISES).unwrap().len().unwrap();
         assert_eq!(left, 2, "its row is gone");
     }

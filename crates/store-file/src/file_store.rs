@@ -14,6 +14,7 @@ use rt::sync::{Event, Semaphore, join_all};
 use rt::{DirLock, DiskFile, OpenMode, Room, RoomyFile, Rt};
 use types::scrub::Looked;
 use types::{Duration, FsError, ObjectId};
+use wire::connect::Opening;
 use wire::crc32c;
 
 use crate::config::FileStoreConfig;
@@ -124,6 +125,7 @@ pub(crate) struct Inner {
     pub config: FileStoreConfig,
     pub superblock: Superblock,
     pub boot: u64,
+    pub openings: Vec<Opening>,
     pub data: Rc<dyn DiskFile>,
     pub db: Db,
     /// The database's space.
@@ -202,6 +204,7 @@ impl FileStore {
             config,
             superblock: start.superblock,
             boot: start.boot,
+            openings: start.openings,
             data,
             db,
             room,
@@ -322,7 +325,7 @@ async fn load_start(
     let file = file.and_then(|f| RoomyFile::new(f, crate::backend::RESERVE_BYTES));
     let file = file.map_err(|e| OpenError::Io(path.clone(), e))?;
     let room = file.room();
-    let cache_bytes = config.db_cache_bytes;
+    let (cache_bytes, mark) = (config.db_cache_bytes, rt.random().max(1));
     let started = rt
         .offload(move || -> Result<Option<(Db, Start)>, DbError> {
             guarded(|| {
@@ -332,7 +335,7 @@ async fn load_start(
                 if db.superblock()?.as_ref() != Some(&superblock) {
                     return Ok(None);
                 }
-                let start = db.start(superblock)?;
+                let start = db.start(superblock, mark)?;
                 Ok(Some((db, start)))
             })
         })
@@ -399,7 +402,7 @@ impl Inner {
     /// Why there is no such object: it was in the store that this one replaces, or nowhere.
     pub fn no_object(&self, id: ObjectId) -> FsError {
         let ours = id.0.seq == ObjectId::seq_of(self.superblock.identity.ost);
-        if ours && id.0.oid <= self.superblock.lost_through { FsError::Io } else { FsError::NotFound }
+        if ours && id.0.oid <= self.state.borrow().lost_through { FsError::Io } else { FsError::NotFound }
     }
 
     /// Brings an object and the map of `ranges` into memory. When this answers, both are there until the caller waits.

@@ -6,6 +6,7 @@ use oss::store::{
 use rt::LocalFuture;
 use types::scrub::Looked;
 use types::{ClientId, FsError, ObjectId, Origin, Transno, WallTime};
+use wire::connect::Opening;
 
 use crate::FileStore;
 use crate::file_store::Inner;
@@ -32,6 +33,22 @@ impl ObjectStore for FileStore {
     }
     fn boot(&self) -> u64 {
         self.0.boot
+    }
+    fn openings(&self) -> &[Opening] {
+        &self.0.openings
+    }
+    fn disown(&self, boot: u64) -> LocalFuture<StoreResult<()>> {
+        self.with(async move |s| {
+            s.state.borrow_mut().disown(boot);
+            s.commit_now().await
+        })
+    }
+    fn lose(&self, seq: u64, to: u32) -> LocalFuture<StoreResult<()>> {
+        self.with(async move |s| {
+            s.check()?;
+            s.state.borrow_mut().lose(seq, to);
+            s.commit_now().await
+        })
     }
     fn attr(&self, object: ObjectId) -> LocalFuture<StoreResult<ObjectAttr>> {
         self.with(async move |s| {
@@ -111,7 +128,7 @@ impl ObjectStore for FileStore {
         self.0.promise(bytes);
     }
     fn lost_through(&self) -> u32 {
-        self.0.superblock.lost_through
+        self.0.state.borrow().lost_through
     }
     fn sessions(&self) -> Vec<(ClientId, u64)> {
         self.0.state.borrow().sessions.iter().map(|(c, n)| (*c, *n)).collect()

@@ -17,8 +17,8 @@ use wire::crc32c;
 use crate::backend::FileBackend;
 use crate::check::{BadPlace, Held};
 use crate::db::{
-    ADVICE, ANSWERS, COUNTED, DbError, EXTENTS, MACHINES, OBJECTS, ORIGINS, PROMISES, REVOKED, SEQUENCES, SESSIONS,
-    STATE, SUPER,
+    ADVICE, ANSWERS, COUNTED, DbError, EXTENTS, MACHINES, OBJECTS, OPENINGS, ORIGINS, PROMISES, REVOKED, SEQUENCES,
+    SESSIONS, STATE, SUPER,
 };
 use crate::error::OpenError;
 use crate::fence::epoch_of;
@@ -145,6 +145,7 @@ impl Copying<'_> {
         // Rows without checksums of their own: those of whole pages only.
         let of_state = self.table(STATE, None)?;
         let of_sequences = self.table(SEQUENCES, None)?;
+        let of_openings = self.table(OPENINGS, None)?;
         let of_clients = [
             self.table(SESSIONS, None)?,
             self.table(ORIGINS, None)?,
@@ -173,6 +174,10 @@ impl Copying<'_> {
             txn.delete_table(ORIGINS).map_err(failed)?;
             txn.delete_table(MACHINES).map_err(failed)?;
             txn.delete_table(ANSWERS).map_err(failed)?;
+        }
+        if state_lost || of_openings.damaged_pages > 0 {
+            // Without some of them it looks like an older copy; without any it is not looked at.
+            txn.delete_table(OPENINGS).map_err(failed)?;
         }
         txn.open_table(SESSIONS).map_err(failed)?;
         // Counts are not saved: the next opening counts anew.

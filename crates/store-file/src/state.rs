@@ -66,6 +66,8 @@ pub(crate) struct State {
     dirty: BTreeSet<ObjectId>,
     ops: Vec<DbOp>,
     pub sequences: BTreeMap<u64, u32>,
+    /// Objects up to this one that do not exist may be lost.
+    pub lost_through: u32,
     pub sessions: BTreeMap<ClientId, u64>,
     pub origins: BTreeMap<ClientId, Origin>,
     /// Answers that the store had when it was opened.
@@ -144,6 +146,7 @@ impl State {
             dirty: BTreeSet::new(),
             ops: Vec::new(),
             sequences: start.sequences.iter().copied().collect(),
+            lost_through: start.lost_through,
             sessions: start.sessions.iter().copied().collect(),
             origins: start.origins.iter().copied().collect(),
             answers: answers_of_sessions(start),
@@ -391,6 +394,26 @@ impl State {
             self.ops.push(DbOp::Sequence(seq, to));
             self.changed = true;
         }
+    }
+
+    /// Objects behind the last one of a sequence, up to `to`, are lost.
+    pub fn lose(&mut self, seq: u64, to: u32) {
+        let last = self.sequences.entry(seq).or_default();
+        if to > *last {
+            *last = to;
+            self.lost_through = self.lost_through.max(to);
+            self.ops.extend([DbOp::Sequence(seq, to), DbOp::Lost(self.lost_through)]);
+            self.changed = true;
+        }
+    }
+
+    /// The store was opened so often at least, and knows no client.
+    pub fn disown(&mut self, boot: u64) {
+        for client in self.sessions.keys().copied().collect::<Vec<_>>() {
+            self.session_close(client);
+        }
+        self.ops.push(DbOp::Opened(boot));
+        self.changed = true;
     }
 
     /// Advice on an object is this from now on; empty: none.

@@ -65,7 +65,14 @@ fn writes_that_were_answered_and_not_committed_survive_a_crash_of_the_server() {
             let interval = if seed % 2 == 0 { 1_000_000 } else { 1 };
             let mut running = start(&rt, 1, Duration::from_millis(interval)).await;
             let (import, _) = connect(&rt).await;
-            let ask = PrecreateRequest { seq: object().0.seq, last_used: 0, count: 1, orphans: false, epoch: 0 };
+            let ask = PrecreateRequest {
+                seq: object().0.seq,
+                last_used: 0,
+                count: 1,
+                orphans: false,
+                epoch: 0,
+                ..PrecreateRequest::default()
+            };
             import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask).await.unwrap();
             let (mut rng, mut model) = (Rng::new(seed), Vec::<u8>::new());
             for life in 2..5 {
@@ -104,7 +111,14 @@ fn a_lock_that_is_told_again_after_a_restart_protects_as_before() {
     world.run(async move {
         let first = start(&rt, 1, Duration::from_millis(50)).await;
         let (import, holder) = connect(&rt).await;
-        let ask = PrecreateRequest { seq: object().0.seq, last_used: 0, count: 1, orphans: false, epoch: 0 };
+        let ask = PrecreateRequest {
+            seq: object().0.seq,
+            last_used: 0,
+            count: 1,
+            orphans: false,
+            epoch: 0,
+            ..PrecreateRequest::default()
+        };
         import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask).await.unwrap();
         let lock = LockSpec { fid: object().0, mode: Mode::Pw, extent: Extent::ALL, ..LockSpec::default() };
         let wish = EnqueueRequest { lock, cookie: 3, ..EnqueueRequest::default() };
@@ -176,7 +190,14 @@ fn a_sync_write_and_what_came_before_it_survive_everything_at_once() {
     world.run(async move {
         let _running = start(&rt, 1, Duration::from_millis(1_000_000)).await;
         let (import, _) = connect(&rt).await;
-        let ask = PrecreateRequest { seq: object().0.seq, last_used: 0, count: 1, orphans: false, epoch: 0 };
+        let ask = PrecreateRequest {
+            seq: object().0.seq,
+            last_used: 0,
+            count: 1,
+            orphans: false,
+            epoch: 0,
+            ..PrecreateRequest::default()
+        };
         import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask).await.unwrap();
         write(&rt, &import, 0, &[1; 9000]).await;
         let mut bulk = Bulk::alloc(rt.frames(), 100).unwrap();
@@ -207,7 +228,8 @@ fn orphans_go_for_good_and_objects_in_use_do_not() {
         let running = start(&rt, 1, Duration::from_millis(1)).await;
         let (import, _) = connect(&rt).await;
         let seq = object().0.seq;
-        let ask = PrecreateRequest { seq, last_used: 0, count: 4, orphans: false, epoch: 0 };
+        let ask =
+            PrecreateRequest { seq, last_used: 0, count: 4, orphans: false, epoch: 0, ..PrecreateRequest::default() };
         import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask).await.unwrap();
         for oid in 1..=3 {
             let bulk = Bulk::alloc(rt.frames(), 4096).unwrap();
@@ -215,7 +237,8 @@ fn orphans_go_for_good_and_objects_in_use_do_not() {
             let ask = WriteRequest { object, extents: vec![Extent::at(0, 4096)], ..WriteRequest::default() };
             import.call(Op::OstWrite, wire::encode(&ask), bulk, CallOptions::default()).await.unwrap();
         }
-        let ask = PrecreateRequest { seq, last_used: 2, count: 8, orphans: true, epoch: 0 };
+        let ask =
+            PrecreateRequest { seq, last_used: 2, count: 8, orphans: true, epoch: 0, ..PrecreateRequest::default() };
         let reply: PrecreateReply = import.ask(Op::OstPrecreate, &ask).await.unwrap();
         assert_eq!((reply.first, reply.last, reply.statfs.files), (5, 12, 10));
         let listed = running.store.objects(ObjectId::default(), 99).await.unwrap();

@@ -78,7 +78,7 @@ impl Bench {
             let target = format!("bench-OST{ost:04x}");
             let (nid, target) = ("local:x".into(), target.as_str().into());
             let entry = OstEntry { ost: OstIndex(ost), nid, target, active: true, uuid: 10 + u64::from(ost) };
-            self.call(Op::Register, &RegisterRequest { entry, cluster: 1 }).await;
+            self.call(Op::Register, &RegisterRequest { entry, cluster: 1, ..RegisterRequest::default() }).await;
         }
     }
     async fn create(&mut self, files: u64) -> Vec<Fid> {

@@ -245,7 +245,8 @@ pub fn notes(a: &Value) -> Vec<String> {
     let text = |v: &Value| v.as_str().unwrap_or("?").to_string();
     let away = all("away").iter().map(|why| format!("degraded since it started: {}", text(why)));
     let down = all("down").iter().map(text);
-    away.chain(down)
+    away.chain(all("refused").iter().map(text))
+        .chain(down)
         .chain(all("recovery").iter().map(recovery_line))
         .chain(all("scrub").iter().map(scrub_line))
         .collect()

@@ -131,6 +131,10 @@ pub fn of_server(target: &Value, place: &Place<'_>) -> Option<Trouble> {
     let name = format!("{} at {}", target["target"].as_str().unwrap_or("?"), place.nid);
     let silent = target["silent"] == true;
     let connected = matches!(target["state"].as_str(), Some("Full" | "Replaying"));
+    if let Some(why) = target["refused"].as_str() {
+        let (what, remedy) = why.split_once(". ").unwrap_or((why, "its log says what helps"));
+        return Some(Trouble::new(format!("{name} is not served: {what}"), remedy));
+    }
     if target["active"] == false {
         return Some(Trouble::new(
             format!("{name} is deactivated"),

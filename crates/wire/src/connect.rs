@@ -27,7 +27,8 @@ byte_enum! {
         Close = 4, /// Objects are given out of OSTs again.
         Open = 5, /// An OST that no file has objects on leaves the cluster.
         RemoveOst = 6, /// A new store takes the place of the one that an OST has lost; what that held is lost.
-        ReplaceOst = 7, }
+        ReplaceOst = 7, /// The older copy of an OST's store that was refused is taken in; what it lacks is lost.
+        AcceptOlder = 8, }
 }
 
 message! {
@@ -119,6 +120,28 @@ message! {
         /// Since its start the server has ended a session of this client without its word, or may have: what the client had under way
         /// then may have been carried out.
         gave_up: bool,
+        /// Mark of this opening of the target's store ([`Opening`]); 0: there is none.
+        opening: u64,
+    }
+    /// One opening of a store.
+    Opening {
+        /// How often the store was opened by then, this time included.
+        boot: u64,
+        /// A number that was drawn then and that the store keeps: a copy of before does not have it. Not 0.
+        mark: u64,
+        /// Of the present opening: transactions up to here were on stable storage when it began.
+        committed: Transno,
+    }
+    /// An OST whose server is not let in, for its store is an older copy.
+    RefusedOst {
+        /// Which.
+        ost: OstIndex,
+        /// Why, as a sentence.
+        why: Bytes,
+        /// How often the cluster has seen the store opened.
+        boot: u64,
+        /// Mark of the opening that was refused.
+        mark: u64,
     }
     /// One object storage target in the cluster map.
     OstEntry {
@@ -155,6 +178,9 @@ message! {
         closed: Vec<OstIndex>,
         /// OSTs that have left the cluster for good, ascending: their indices are not used again.
         removed: Vec<OstIndex>,
+        /// OSTs that are not let in, by index. The answer to `Register` has the one that asked among them where that is refused for its
+        /// store's age.
+        refused: Vec<RefusedOst>,
     }
     /// A pool: OSTs that files can be told to lie on.
     OstPool {
@@ -231,6 +257,10 @@ message! {
         entry: OstEntry,
         /// Cluster id that its store was formatted for.
         cluster: u64,
+        /// The store's openings that it knows of, ascending, the present one last; empty: it keeps none.
+        openings: Vec<Opening>,
+        /// The last object that the store ever made.
+        last_object: u32,
     }
     /// `Params` request: glob patterns to read, or assignments to make.
     ParamsRequest {

@@ -226,6 +226,9 @@ message! {
         /// How often the metadata store was opened, by the server that asks; 0: not said. One of a lower number than another that asked
         /// is refused: its store is another server's.
         epoch: u64,
+        /// Objects up to this one that the store never made are lost: they answer EIO. Others that were given out and that it never made
+        /// show that it is an older copy, and the request is refused.
+        lost: u32,
     }
     /// `OstPrecreate` reply: objects `first ..= last` exist now, unused.
     PrecreateReply {

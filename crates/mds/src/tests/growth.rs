@@ -161,10 +161,14 @@ fn a_new_store_takes_the_place_of_a_lost_one_while_the_server_runs_and_gets_obje
     assert_eq!(stores, [(0, 100), (1, 900)]);
     *fs.osts.down.borrow_mut() = false;
     fs.osts.last.borrow_mut().remove(&OstIndex(1));
-    let old = RegisterRequest { entry: entry(1), cluster: 77 };
+    let old = RegisterRequest { entry: entry(1), cluster: 77, ..RegisterRequest::default() };
     let refused = fs.call::<_, ConfigReply>(Op::Register, &old);
     assert_eq!(refused.unwrap_err(), FsError::Exists, "the old store comes back");
-    let new = RegisterRequest { entry: OstEntry { uuid: 900, nid: "local:y".into(), ..entry(1) }, cluster: 77 };
+    let new = RegisterRequest {
+        entry: OstEntry { uuid: 900, nid: "local:y".into(), ..entry(1) },
+        cluster: 77,
+        ..RegisterRequest::default()
+    };
     let _: ConfigReply = fs.call(Op::Register, &new).unwrap();
     fs.world.settle();
     fs.pass(5);
@@ -204,7 +208,11 @@ fn a_store_that_takes_a_lost_ones_place_keeps_the_objects_that_this_metadata_sto
     fs.osts.last.borrow_mut().insert(OstIndex(1), exist);
     let fs = fs.crash();
     *fs.osts.down.borrow_mut() = false;
-    let there = RegisterRequest { entry: OstEntry { uuid: 900, nid: "local:y".into(), ..entry(1) }, cluster: 77 };
+    let there = RegisterRequest {
+        entry: OstEntry { uuid: 900, nid: "local:y".into(), ..entry(1) },
+        cluster: 77,
+        ..RegisterRequest::default()
+    };
     let _: ConfigReply = fs.call(Op::Register, &there).unwrap();
     fs.world.settle();
     fs.pass(5);
@@ -234,7 +242,7 @@ fn at_once(fs: &Fs, op: Op, bodies: &[Vec<u8>]) -> Vec<MapChangeReply> {
 fn an_ost_that_registers_twice_at_the_same_time_is_not_answered_before_its_place_is_on_stable_storage() {
     let fs = Fs::new();
     let caller = Caller { client: fs.client, replay: None, basis: 0, slot: None };
-    let q = wire::encode(&RegisterRequest { entry: entry(2), cluster: 77 });
+    let q = wire::encode(&RegisterRequest { entry: entry(2), cluster: 77, ..RegisterRequest::default() });
     let twice = rt::sync::race(fs.mds.serve(caller, Op::Register, &q), fs.mds.serve(caller, Op::Register, &q));
     let (Ok(first) | Err(first)) = fs.world.run(twice);
     first.unwrap();
@@ -245,7 +253,7 @@ fn an_ost_that_registers_twice_at_the_same_time_is_not_answered_before_its_place
 #[test]
 fn an_ost_that_registers_again_after_the_store_was_full_is_used() {
     let fs = Fs::new();
-    let q = RegisterRequest { entry: entry(2), cluster: 77 };
+    let q = RegisterRequest { entry: entry(2), cluster: 77, ..RegisterRequest::default() };
     fs.mds.store().stalled.set(true);
     assert_eq!(fs.call::<_, ConfigReply>(Op::Register, &q).unwrap_err(), FsError::NoSpace);
     fs.mds.store().stalled.set(false);

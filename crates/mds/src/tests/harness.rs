@@ -222,7 +222,7 @@ impl Fs {
         world.run(format(&dynkv, &options(mask))).unwrap();
         let fs = Fs::with_osts(world, kv, Rc::new(FakeOsts::default()), config);
         for ost in 0..2 {
-            let q = RegisterRequest { entry: entry(ost), cluster: 77 };
+            let q = RegisterRequest { entry: entry(ost), cluster: 77, ..RegisterRequest::default() };
             let _: wire::connect::ConfigReply = fs.call(Op::Register, &q).unwrap();
         }
         fs.world.settle();

@@ -35,7 +35,11 @@ fn what_an_ost_was_asked_when_it_died_is_asked_at_its_new_address() {
     fs.world.settle();
     fs.osts.silent.set(false);
     for ost in 0..2 {
-        let moved = RegisterRequest { entry: OstEntry { nid: "local:y".into(), ..entry(ost) }, cluster: 77 };
+        let moved = RegisterRequest {
+            entry: OstEntry { nid: "local:y".into(), ..entry(ost) },
+            cluster: 77,
+            ..RegisterRequest::default()
+        };
         let _: ConfigReply = fs.call(Rpc::Register, &moved).unwrap();
     }
     fs.pass(2);

@@ -447,7 +447,8 @@ fn a_store_in_the_place_of_a_lost_one_is_told_of_limits_and_what_the_lost_one_ha
     fs.osts.told.set(0);
     *fs.osts.down.borrow_mut() = false;
     let entry = OstEntry { uuid: 900, nid: "local:y".into(), ..entry(1) };
-    let _: ConfigReply = fs.call(Op::Register, &RegisterRequest { entry, cluster: 77 }).unwrap();
+    let _: ConfigReply =
+        fs.call(Op::Register, &RegisterRequest { entry, cluster: 77, ..RegisterRequest::default() }).unwrap();
     fs.pass(5);
     assert_eq!(fs.osts.quotas.borrow().get(&there), Some(&(0, 0)), "the new one has a share, and asks for more");
     assert_eq!(known(&fs).map(|s| (s.used, s.share)), Some((0, 0)));

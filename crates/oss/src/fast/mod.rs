@@ -27,6 +27,7 @@ use rt::sync::join_all;
 use tier::Found;
 use types::scrub::Looked;
 use types::{ClientId, FsError, ObjectId, Origin, Transno, WallTime};
+use wire::connect::Opening;
 
 use crate::store::{
     Applied, BadBlock, BlockRange, BlockRun, Blocks, Charged, DiskStats, Fenced, FoundMedium, ObjectAttr, ObjectInfo,
@@ -191,6 +192,15 @@ impl ObjectStore for FastStore {
     }
     fn boot(&self) -> u64 {
         self.inner.boot()
+    }
+    fn openings(&self) -> &[Opening] {
+        self.inner.openings()
+    }
+    fn disown(&self, boot: u64) -> LocalFuture<StoreResult<()>> {
+        self.inner.disown(boot)
+    }
+    fn lose(&self, seq: u64, to: u32) -> LocalFuture<StoreResult<()>> {
+        self.inner.lose(seq, to)
     }
     fn attr(&self, object: ObjectId) -> LocalFuture<StoreResult<ObjectAttr>> {
         self.inner.attr(object)

@@ -78,6 +78,8 @@ pub struct Ost {
     /// Recovery is over, or about to be.
     is_recovered: Cell<bool>,
     recovered: Rc<Event>,
+    /// Somebody was told that the store is an older copy.
+    age_told: Cell<bool>,
     /// Somebody was told that the metadata server is waited for.
     doubts_told: Cell<bool>,
     pub(crate) recovery: RefCell<Option<ptlrpc::RecoveryControl>>,
@@ -156,6 +158,7 @@ impl Ost {
             told: Cell::default(),
             is_recovered: Cell::new(false),
             recovered: Rc::default(),
+            age_told: Cell::new(false),
             doubts_told: Cell::new(false),
             recovery: RefCell::new(None),
             scrub: Rc::default(),
@@ -465,6 +468,9 @@ impl Service for Ost {
     }
     fn epoch(&self) -> u64 {
         self.store.boot()
+    }
+    fn opening(&self) -> u64 {
+        self.store.openings().last().map_or(0, |o| o.mark)
     }
     fn is_replaced(&self) -> bool {
         self.store.fence().is_some_and(Fenced::is_replaced)

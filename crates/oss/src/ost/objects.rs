@@ -131,6 +131,9 @@ impl Ost {
             return Err(FsError::Stale);
         }
         // From here on: what is made meanwhile lies behind, and stays.
+        if self.store.last_object(ask.seq) < ask.last_used {
+            self.lose_unmade(ask).await?;
+        }
         let last = self.store.last_object(ask.seq);
         let mut first = ask.last_used.saturating_add(1);
         if ask.orphans && last > ask.last_used {
@@ -142,6 +145,30 @@ impl Ost {
             self.store.create(ask.seq, want).await?;
         }
         Ok(PrecreateReply { last: want.max(last), statfs: self.statfs(), first })
+    }
+
+    /// Objects were given out that this store never made, although no answer tells of any before they are on stable storage: it is an
+    /// older copy. Files would read as empty if they were made now.
+    async fn lose_unmade(&self, ask: &PrecreateRequest) -> Result<(), FsError> {
+        let made = self.store.last_object(ask.seq);
+        if self.store.openings().is_empty() || types::planted!("older-copy-made-anew") {
+            // Nothing outlives its process.
+            return Ok(());
+        }
+        let (target, given) = (self.identity.target(), ask.last_used);
+        if ask.lost < given {
+            if !self.age_told.replace(true) {
+                tracing::error!(
+                    target,
+                    made,
+                    given,
+                    "its store is an older copy: it has made fewer objects than were given out. It is of no use as it is"
+                );
+            }
+            return Err(FsError::Stale);
+        }
+        tracing::warn!(target, made, given, "its store never made objects that were given out: these are lost");
+        self.store.lose(ask.seq, given).await
     }
 
     /// Objects that no file knows go; their ids are not used again, for whoever still knows one of them must not reach

@@ -16,6 +16,7 @@ use rt::sync::{Event, OneSender, oneshot};
 use rt::{DiskFile, LocalFuture, Rt};
 use types::scrub::Looked;
 use types::{ClientId, Instant, ObjectId, Origin, Transno, WallTime};
+use wire::connect::Opening;
 
 use super::{
     Applied, BLOCK_BYTES, BadBlock, BlockRange, Blocks, Charged, DiskOp, DiskRun, DiskStats, Fenced, FoundMedium,
@@ -248,6 +249,15 @@ impl ObjectStore for EmulatedStore {
     }
     fn boot(&self) -> u64 {
         self.0.inner.boot()
+    }
+    fn openings(&self) -> &[Opening] {
+        self.0.inner.openings()
+    }
+    fn disown(&self, boot: u64) -> LocalFuture<StoreResult<()>> {
+        self.0.inner.disown(boot)
+    }
+    fn lose(&self, seq: u64, to: u32) -> LocalFuture<StoreResult<()>> {
+        self.0.inner.lose(seq, to)
     }
     fn attr(&self, object: ObjectId) -> LocalFuture<StoreResult<ObjectAttr>> {
         self.0.inner.attr(object)

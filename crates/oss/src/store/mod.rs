@@ -30,6 +30,7 @@ use rt::LocalFuture;
 use types::scrub::Looked;
 use types::{ClientId, Extent, FsError, ObjectId, Origin, OstIndex, Transno, WallTime, Xid};
 use wire::Crc;
+use wire::connect::Opening;
 
 /// Bytes of one block: the unit of mapping and of checksums at rest.
 pub const BLOCK_BYTES: u64 = types::PAGE_BYTES as u64;
@@ -370,12 +371,28 @@ pub trait ObjectStore {
     fn kind(&self) -> &'static str;
     /// Who it belongs to.
     fn identity(&self) -> StoreIdentity;
-    /// Objects up to this id were in an earlier store of this OST, and are lost. 0: there was none.
+    /// Objects up to this id that do not exist may be lost, with an earlier store of this OST or for this one is an older copy of it.
+    /// 0: none are.
     fn lost_through(&self) -> u32 {
         0
     }
     /// Number of this opening of the store, from 1; grows with every one.
     fn boot(&self) -> u64;
+    /// Openings of the store that it knows of, ascending, this one last. None where nothing outlives the process.
+    fn openings(&self) -> &[Opening] {
+        &[]
+    }
+    /// The cluster takes this store for an older copy, of one that it has seen opened `boot` times: sessions are forgotten, and the next
+    /// opening counts above `boot`, should the copy be taken in, for clients know higher ones than its own. Complete when that is on
+    /// stable storage.
+    fn disown(&self, _boot: u64) -> LocalFuture<StoreResult<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+    /// Objects of sequence `seq` that lie behind [`ObjectStore::last_object`], up to `to`, are lost, and are not made any more. Complete
+    /// when that is on stable storage.
+    fn lose(&self, _seq: u64, _to: u32) -> LocalFuture<StoreResult<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
     /// An object's attributes.
     fn attr(&self, object: ObjectId) -> LocalFuture<StoreResult<ObjectAttr>>;
     /// Blocks of an object, also behind its end (zeros).

@@ -235,7 +235,7 @@ pub fn what_was_synced_is_there_for_a_client_that_never_met_the_first_server(pla
         let b = Client::join(&rt, name, 32);
         let (ost, target) = (types::OstIndex(0), "fs-OST0000".into());
         let entry = OstEntry { ost, nid: "local:nowhere".into(), target, active: true, uuid: 1 };
-        let q = RegisterRequest { entry, cluster: 7 };
+        let q = RegisterRequest { entry, cluster: 7, ..RegisterRequest::default() };
         b.call::<_, ConfigReply>(Op::Register, &q).await.unwrap();
         b.import().close().await;
         d

@@ -12,6 +12,8 @@ pub enum OstVerb {
     Add(OstAdd),
     /// Make a new store for a target whose own is lost, also while the cluster runs; what the lost one held is lost
     Replace(OstReplace),
+    /// Take in the older copy of a target's store that the cluster refused; what was written since it was made is lost
+    Accept(OstReplace),
     /// Empty a target: no new files there, and its files move to the others while programs use them
     Drain(OstDrain),
     /// Take an empty target out of the cluster for good; its index is not used again
@@ -43,12 +45,12 @@ pub struct OstAdd {
     pub settings: Settings,
 }
 
-/// Arguments of `ost replace`.
+/// Arguments of `ost replace` and `ost accept`.
 #[derive(Args, Debug)]
 pub struct OstReplace {
     /// Index or name of the target
     pub ost: String,
-    /// Directory of the cluster on the machine of the target; its place there (DIR/ostN) is empty or missing
+    /// Directory of the cluster on the machine of the target, whose place is DIR/ostN; to replace its store, that is empty or missing
     #[arg(long)]
     pub dir: PathBuf,
     /// Address of the metadata server, where that is on another machine

@@ -10,7 +10,7 @@ use super::look::text_of;
 use super::shard::{MAP_WAIT, Shard, refusal, refused};
 
 /// Changes by the names that tools give them.
-const CHANGES: [(&str, MapChange); 8] = [
+const CHANGES: [(&str, MapChange); 9] = [
     ("pool_new", MapChange::PoolNew),
     ("pool_add", MapChange::PoolAdd),
     ("pool_remove", MapChange::PoolRemove),
@@ -19,6 +19,7 @@ const CHANGES: [(&str, MapChange); 8] = [
     ("open", MapChange::Open),
     ("remove_ost", MapChange::RemoveOst),
     ("replace_ost", MapChange::ReplaceOst),
+    ("accept_older", MapChange::AcceptOlder),
 ];
 
 impl Shard {

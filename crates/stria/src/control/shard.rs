@@ -183,6 +183,7 @@ impl Shard {
                 shown["nid"] = json!(text(&o.nid));
                 shown["active"] = json!(osc.map_or(o.active, |osc| osc.is_active()));
                 shown["closed"] = json!(map.closed.contains(&o.ost));
+                shown["refused"] = json!(map.refused.iter().find(|r| r.ost == o.ost).map(|r| text(&r.why)));
                 shown["read_rpcs"] = json!(stats.read_rpcs);
                 shown["read_bytes"] = json!(stats.read_bytes);
                 shown["write_rpcs"] = json!(stats.write_rpcs);
@@ -208,6 +209,7 @@ impl Shard {
             "transport": self.facts.transport,
             "roles": self.facts.roles,
             "away": away,
+            "refused": self.refused_osts(),
             "down": self.facts.down.lines(),
             "metrics": self.facts.metrics.map(|a| a.to_string()),
             "dir": self.facts.dir,
@@ -216,6 +218,12 @@ impl Shard {
             "osts": osts,
             "cache": {"hits": hits, "misses": misses, "used_pages": used, "max_pages": limit, "policy": policy},
         })
+    }
+
+    /// OSTs that the cluster does not let in, with the reason, a sentence each.
+    pub fn refused_osts(&self) -> Vec<String> {
+        let map = self.client.osts().map();
+        map.refused.iter().map(|r| format!("OST {} is not served: {}", r.ost.0, text_of(&r.why))).collect()
     }
 
     /// The answer to `status`, within a time: what is known here, and what servers said that answered until then.

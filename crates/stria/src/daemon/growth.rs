@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::future::ready;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -68,17 +69,30 @@ impl Here {
 
     /// Serves OSTs whose stores come into their places, or open at last, as long as the process lives: those in `named`, or all of the
     /// directory. `served` are served already; `left` are not, and it was told why. What the directory says by now is followed at once,
-    /// what its places hold is looked at every 10 s.
-    pub async fn watch(self: Rc<Self>, mut served: Vec<u16>, left: Vec<(u16, String)>, named: Option<Vec<u16>>) {
+    /// what its places hold is looked at every 10 s. An OST that the cluster does not let in, for its store is an older copy, is tried again
+    /// when another store is in its place, or the directory was changed.
+    pub async fn watch(self: Rc<Self>, mut served: Vec<u16>, left: Vec<(u16, String)>, mut named: Option<Vec<u16>>) {
         let mut told: HashMap<u16, String> = left.into_iter().collect();
+        let mut refused: HashMap<u16, Option<u64>> = HashMap::new();
         let (mut seen, mut tried) = (changed(&self.rt, &self.path).await, self.rt.now());
         loop {
             self.rt.sleep(LOOK_EVERY).await;
+            for ost in self.turned_out().await {
+                served.retain(|i| *i != ost);
+                named.iter_mut().filter(|n| !n.contains(&ost)).for_each(|n| n.push(ost));
+                refused.insert(ost, store_in_place(&self.rt, &self.path, ost).await);
+            }
             let now = changed(&self.rt, &self.path).await;
-            if std::mem::replace(&mut seen, now) == now && self.rt.now().since(tried) < TRY_EVERY {
+            let is_changed = std::mem::replace(&mut seen, now) != now;
+            if !is_changed && self.rt.now().since(tried) < TRY_EVERY {
                 continue;
             }
-            let (s, n) = (served.clone(), named.clone());
+            for (ost, store) in std::mem::take(&mut refused) {
+                if !is_changed && store_in_place(&self.rt, &self.path, ost).await == store {
+                    refused.insert(ost, store);
+                }
+            }
+            let (s, n): (Vec<u16>, _) = (served.iter().chain(refused.keys()).copied().collect(), named.clone());
             let wanted = move |i: &u16| !s.contains(i) && n.as_ref().is_none_or(|n| n.contains(i));
             let Some((dir, new)) = look(&self.rt, &self.path, wanted).await else { continue };
             for ost in served.iter().filter(|ost| !dir.has_ost(**ost)) {
@@ -108,6 +122,13 @@ impl Here {
         }
     }
 
+    /// OSTs of this process that the cluster did not let in since this was asked last.
+    async fn turned_out(&self) -> Vec<u16> {
+        let names = self.oss.each(|oss| oss.take_turned_out()).await.concat();
+        let index = |name: &String| u16::from_str_radix(name.rsplit_once("-OST")?.1, 16).ok();
+        names.iter().filter_map(index).collect()
+    }
+
     /// The metadata server will not have a target of this process: those that have left the cluster are served no longer, and struck out of
     /// the directory. Whether there was one.
     pub async fn let_go_removed(&self) -> bool {
@@ -133,6 +154,12 @@ impl Here {
 async fn changed(rt: &Rt, path: &Path) -> Option<SystemTime> {
     let file = path.join("cluster.toml");
     rt.offload(move || std::fs::metadata(file).and_then(|m| m.modified()).ok()).await
+}
+
+/// Which store is in an OST's place: its database's file.
+async fn store_in_place(rt: &Rt, path: &Path, ost: u16) -> Option<u64> {
+    let file = path.join(format!("ost{ost}")).join("meta.redb");
+    rt.offload(move || std::fs::metadata(file).map(|m| m.ino()).ok()).await
 }
 
 /// A directory as it is now, and those OSTs among the `wanted` ones whose places hold something.

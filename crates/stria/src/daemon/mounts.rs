@@ -257,6 +257,11 @@ impl Mounts {
         !m.left.get() && m.leaving.get().is_some_and(|since| self.rt.now().since(since) >= LINGER)
     }
 
+    /// OSTs that the cluster does not let in, a sentence each, as the first mount hears it.
+    pub fn refused(&self) -> Vec<String> {
+        self.all.first().map(|m| m.shard.refused_osts()).unwrap_or_default()
+    }
+
     /// What restarted servers wait for, a sentence each, as the first mount hears it.
     pub async fn recoveries(&self) -> Vec<String> {
         let Some(m) = self.all.first() else { return Vec::new() };

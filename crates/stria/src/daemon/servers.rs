@@ -328,10 +328,8 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
             start_those_that_open(&rt, &dir, &list, (&place, &config), |_| false, async |_| Ok(())).await?;
         let without: String = left.iter().map(|(_, why)| format!("; {why}")).collect();
         let growth = growth::Here::begin(&rt, &dir, &config, &place.key, &place.mds, &oss);
-        if is_all || list.len() > 1 {
-            let served = list.iter().copied().filter(|i| left.iter().all(|(l, _)| l != i)).collect();
-            rt.spawn(growth.clone().watch(served, left, (!is_all).then_some(list)));
-        }
+        let served = list.iter().copied().filter(|i| left.iter().all(|(l, _)| l != i)).collect();
+        rt.spawn(growth.clone().watch(served, left, (!is_all).then_some(list)));
         dir.note_running(&name, Some(oss.nid()))?;
         dir.note_metrics(&name, metrics.as_ref())?;
         announce::ready(

@@ -128,10 +128,8 @@ impl Run<'_> {
             let (mds, oss) = self.start_servers(&rt, &dir, &mut osts, &key).await?;
             let growth = growth::Here::begin(&rt, &dir, &self.config, &key, &mds.nid, &oss);
             let expected = self.expected(&osts);
-            if !expected.is_empty() {
-                let named = expected.iter().map(|(ost, _)| *ost).collect();
-                rt.spawn(growth.clone().watch(Vec::new(), expected, Some(named)));
-            }
+            let named = expected.iter().map(|(ost, _)| *ost).collect();
+            rt.spawn(growth.clone().watch(Vec::new(), expected, Some(named)));
             dir.note_running("up", None)?;
             dir.note_metrics("up", self.metrics.as_ref())?;
             let here = Servers { mds: Some(&mds), oss: Some(&oss) };
@@ -240,6 +238,7 @@ impl Run<'_> {
         }
         let list = self.places.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(" ");
         let mut without: String = osts.away.iter().map(|(_, why)| format!("; {why}")).collect();
+        without.extend(mounts.refused().iter().map(|line| format!("; {line}")));
         without.extend(mounts.recoveries().await.iter().map(|line| format!("; {line}")));
         let text = format!(
             "'{}' with {} OSTs in {} is mounted at {list}{without}; Ctrl-C unmounts and stops",

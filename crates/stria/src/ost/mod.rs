@@ -1,7 +1,8 @@
-//! `ost add`, `replace`, `drain`, `remove`, `files`: a cluster grows, shrinks and is mended while programs run.
+//! `ost add`, `replace`, `accept`, `drain`, `remove`, `files`: a cluster grows, shrinks and is mended while programs run.
 //!
 //! A store is made here, in the cluster's directory; the daemon of `up` serves it, or the unit of its machine. Which OSTs there are, and whether
 //! one may leave, the metadata server decides (`mds/src/map_changes.rs`); a mount of this host carries questions and changes there.
+mod accept;
 mod add;
 mod drain;
 mod replace;
@@ -27,6 +28,7 @@ pub fn ost(verb: &OstVerb) -> Outcome {
     match verb {
         OstVerb::Add(a) => add::add(a),
         OstVerb::Replace(a) => replace::replace(a),
+        OstVerb::Accept(a) => accept::accept(a),
         OstVerb::Drain(a) => drain::drain(a),
         OstVerb::Remove(a) => remove(a),
         OstVerb::Files(a) => files(a),

@@ -77,7 +77,7 @@ fn made(dir: &mut ClusterDir, known: &Running, index: u16, config: &Config) -> R
 }
 
 /// Whether a server that runs on this machine has this OST among its own.
-fn serves(dir: &ClusterDir, index: u16) -> bool {
+pub(super) fn serves(dir: &ClusterDir, index: u16) -> bool {
     let lives = dir.processes().into_iter().filter(|p| p.runs());
     lives
         .filter_map(|p| Some(p.name.strip_prefix("ost")?.to_string()))

@@ -140,14 +140,24 @@ impl Running {
     /// # Errors
     /// What the metadata server says.
     pub fn replace(&self, index: u16, uuid: u64) -> Result<u32, Failure> {
+        self.change(("replace_ost", MapChange::ReplaceOst), index, uuid)
+    }
+    /// Has the older copy of an OST's store let in that was refused.
+    ///
+    /// # Errors
+    /// What the metadata server says.
+    pub fn accept(&self, index: u16) -> Outcome {
+        self.change(("accept_older", MapChange::AcceptOlder), index, 0).map(drop)
+    }
+    fn change(&self, (name, what): (&str, MapChange), index: u16, uuid: u64) -> Result<u32, Failure> {
         if let Some(up) = &self.up {
-            let asked = json!({"do": "change_map", "what": "replace_ost", "osts": [index], "uuid": uuid});
+            let asked = json!({"do": "change_map", "what": name, "osts": [index], "uuid": uuid});
             let answer = control::ask(up.connection, &asked)?;
             return Ok(answer["lost_through"].as_u64().and_then(|n| u32::try_from(n).ok()).unwrap_or(u32::MAX));
         }
         let Some((mds, key)) = &self.mds else { return Err("the cluster does not run".to_string().into()) };
         on_shard(frames::FramePool::new(16 << 20), async |rt| {
-            let (what, osts) = (MapChange::ReplaceOst, vec![OstIndex(index)]);
+            let osts = vec![OstIndex(index)];
             let q = MapChangeRequest { id: rt.random().max(1), what, osts, uuid, ..MapChangeRequest::default() };
             let asked: Result<MapChangeReply, _> = ask_mds(&rt, (mds, key), Op::MapChange, &q, PATIENCE).await;
             let reply = asked.map_err(|e| unasked(mds, e))?;
