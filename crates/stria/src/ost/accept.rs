@@ -32,9 +32,12 @@ pub fn accept(a: &OstReplace) -> Outcome {
     let Some(uuid) = dir.uuid_of(&name) else { return Ok(()) };
     // Who serves it looks again.
     dir.register(vec![(name, uuid)])?;
-    if known.up.is_some() {
-        known.serve(index)?;
-    } else if serves(&dir, index) {
+    if known.up.is_some() && known.serve(index).is_ok() {
+        say!("OST {index} of '{fsname}' is served");
+        return Ok(());
+    }
+    // Its server may not have let the store go yet that it refused a moment ago: then it tries again.
+    if known.up.is_some() || serves(&dir, index) {
         Running::wait(a.mds.as_deref(), &dir, &config, |now| Some(index).filter(|i| !now.uses(*i, uuid)))?;
     } else {
         say!(
