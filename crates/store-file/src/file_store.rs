@@ -126,6 +126,8 @@ pub(crate) struct Inner {
     pub superblock: Superblock,
     pub boot: u64,
     pub openings: Vec<Opening>,
+    /// Objects up to this one that do not exist may be lost.
+    pub lost_through: Cell<u32>,
     pub data: Rc<dyn DiskFile>,
     pub db: Db,
     /// The database's space.
@@ -205,6 +207,7 @@ impl FileStore {
             superblock: start.superblock,
             boot: start.boot,
             openings: start.openings,
+            lost_through: Cell::new(start.lost_through),
             data,
             db,
             room,
@@ -402,7 +405,7 @@ impl Inner {
     /// Why there is no such object: it was in the store that this one replaces, or nowhere.
     pub fn no_object(&self, id: ObjectId) -> FsError {
         let ours = id.0.seq == ObjectId::seq_of(self.superblock.identity.ost);
-        if ours && id.0.oid <= self.state.borrow().lost_through { FsError::Io } else { FsError::NotFound }
+        if ours && id.0.oid <= self.lost_through.get() { FsError::Io } else { FsError::NotFound }
     }
 
     /// Brings an object and the map of `ranges` into memory. When this answers, both are there until the caller waits.

@@ -47,6 +47,7 @@ impl ObjectStore for FileStore {
         self.with(async move |s| {
             s.check()?;
             s.state.borrow_mut().lose(seq, to);
+            s.lost_through.set(s.state.borrow().lost_through);
             s.commit_now().await
         })
     }
@@ -128,7 +129,7 @@ impl ObjectStore for FileStore {
         self.0.promise(bytes);
     }
     fn lost_through(&self) -> u32 {
-        self.0.state.borrow().lost_through
+        self.0.lost_through.get()
     }
     fn sessions(&self) -> Vec<(ClientId, u64)> {
         self.0.state.borrow().sessions.iter().map(|(c, n)| (*c, *n)).collect()
