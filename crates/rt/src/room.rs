@@ -176,11 +176,11 @@ impl RoomyFile {
         self.0.clone()
     }
 
-    /// Tries until it is done, with the reserve first; fails otherwise, or when nobody waits for it.
-    fn patiently(&self, bytes: u64, mut work: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    /// Tries until it is done, where it is a write of so many bytes with the reserve first; fails otherwise, or when nobody waits for it.
+    fn patiently(&self, written: Option<u64>, mut work: impl FnMut() -> io::Result<()>) -> io::Result<()> {
         let i = &self.0.0;
         let (mut outcome, mut pauses) = (work(), 0);
-        if outcome.as_ref().is_err_and(is_full) {
+        if let Some(bytes) = written.filter(|_| outcome.as_ref().is_err_and(is_full)) {
             let _end = self.0.end();
             let had = self.0.release();
             if had > 0 {
@@ -217,7 +217,7 @@ impl BlockingFile for RoomyFile {
         self.0.0.file.read(offset, into)
     }
     fn write(&self, offset: u64, from: &[u8]) -> io::Result<()> {
-        self.patiently(from.len() as u64, || self.0.0.file.write(offset, from))
+        self.patiently(Some(from.len() as u64), || self.0.0.file.write(offset, from))
     }
     fn len(&self) -> io::Result<u64> {
         self.0.0.file.len()
@@ -228,7 +228,7 @@ impl BlockingFile for RoomyFile {
             // The medium would take it for a cut of what is reserved behind the end.
             return Ok(());
         }
-        self.patiently(0, || {
+        self.patiently(None, || {
             let _end = self.0.end();
             // A cut takes what is behind the end along, and a longer file would have it.
             self.0.release();
