@@ -2,7 +2,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use types::{Fid, FsError, HandleId, Transno};
+use types::{Fid, FsError, HandleId, Transno, WallTime};
 use wire::mdt::Cred;
 
 use crate::inode::Inode;
@@ -39,6 +39,8 @@ pub struct OpenFile {
     pub(crate) settles: Cell<bool>,
     /// What the metadata server has for a size that it doubts: if it is right, so are the times.
     pub(crate) doubted: Cell<Option<u64>>,
+    /// A modification time that its objects are to be told of before it writes ([`wire::mdt::AttrFlags::TIME_UNTOLD`]).
+    pub(crate) time_untold: Cell<Option<WallTime>>,
 }
 
 impl OpenFile {

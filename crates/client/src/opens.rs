@@ -4,7 +4,7 @@ use std::rc::Rc;
 use rt::sync::{OneSender, oneshot};
 use types::{Duration, Fid, FsError};
 use wire::Bytes;
-use wire::mdt::{Attr, AttrFlags, Close, Cred, OpenRequest, SetBits};
+use wire::mdt::{Attr, Close, Cred, OpenRequest, SetBits};
 
 use crate::attrs::Change;
 use crate::client::Client;
@@ -138,12 +138,12 @@ impl Client {
     /// A time that was set while nobody had the file open for writing is told to its objects before the first one writes: while it is
     /// open everybody asks them when it was written.
     async fn bring_time(&self, file: &OpenFile) {
-        let (inode, attr) = (&file.inode, file.inode.attr());
-        if attr.flags & AttrFlags::TIME_UNTOLD == 0 || !file.writes() || types::planted!("set-time-untold") {
+        let Some(time) = file.time_untold.take().filter(|_| file.writes() && !types::planted!("set-time-untold"))
+        else {
             return;
-        }
-        if let Err(e) = self.data.renew_time(inode, attr.mtime).await {
-            tracing::debug!(fid = %inode.fid, "its modification time is not told to its objects: {e}");
+        };
+        if let Err(e) = self.data.renew_time(&file.inode, time).await {
+            tracing::debug!(fid = %file.inode.fid, "its modification time is not told to its objects: {e}");
         }
     }
 

@@ -52,6 +52,15 @@ impl FramePool {
     /// When the address space cannot be reserved, or above 16 TiB.
     #[must_use]
     pub fn new(bytes: u64) -> FramePool {
+        FramePool::reserved(bytes).unwrap_or_else(|| panic!("cannot reserve {bytes} bytes for page frames"))
+    }
+
+    /// The same; `None` when the address space cannot be reserved.
+    ///
+    /// # Panics
+    /// Above 16 TiB.
+    #[must_use]
+    pub fn reserved(bytes: u64) -> Option<FramePool> {
         let words = bytes.div_ceil((RUN_FRAMES_MAX * FRAME_BYTES) as u64).max(1);
         let words = usize::try_from(words).expect("arena size fits the address space");
         let frames = u32::try_from(words * 64).expect("an arena is at most 16 TiB");
@@ -61,12 +70,14 @@ impl FramePool {
             .expect("arena size is far below isize::MAX");
         // SAFETY: the layout has a non-zero size.
         let raw = unsafe { alloc::alloc::alloc_zeroed(layout) };
-        assert!(!raw.is_null(), "cannot reserve {bytes} bytes for page frames");
+        if raw.is_null() {
+            return None;
+        }
         // SAFETY: the allocation has ARENA_ALIGN spare bytes at its end.
         let base = unsafe { raw.add(raw.align_offset(ARENA_ALIGN)) };
         let refs: Vec<AtomicU32> = (0..frames).map(|_| AtomicU32::new(0)).collect();
         let free: Vec<AtomicU64> = (0..words).map(|_| AtomicU64::new(u64::MAX)).collect();
-        FramePool(Box::leak(Box::new(Arena {
+        Some(FramePool(Box::leak(Box::new(Arena {
             base,
             frames,
             refs: refs.into_boxed_slice(),
@@ -76,7 +87,7 @@ impl FramePool {
             hint_run: AtomicUsize::new(0),
             hint_single: AtomicUsize::new(0),
             whole: [const { AtomicUsize::new(NO_WORD) }; WHOLE_KEPT],
-        })))
+        }))))
     }
 
     /// Frames in the arena.

@@ -71,10 +71,11 @@ impl Mds {
             }
         };
         let (_, layout) = layout::xattr::decode_layout(&bytes).map_err(FsError::from)?;
-        let map = self.map.map.borrow();
-        let counts = |oid| !q.lost || map.is_lost(q.ost, oid);
-        let there = layout.objects().iter().filter(|o| o.ost == q.ost && counts(o.object.0.oid)).count() as u32;
-        drop(map);
+        let there = {
+            let map = self.map.map.borrow();
+            let counts = |oid| !q.lost || map.is_lost(q.ost, oid);
+            layout.objects().iter().filter(|o| o.ost == q.ost && counts(o.object.0.oid)).count() as u32
+        };
         if there == 0 {
             return Ok(None);
         }

@@ -5,9 +5,9 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long a directory that is in use is tried again. The kernel takes a killed process's ring apart after the process
 /// The file of a directory whose lock is the directory's.
 pub const DIR_LOCK: &str = "lock";
+/// How long a directory that is in use is tried again. The kernel takes a killed process's ring apart after the process
 /// is gone, and the ring holds its files until then.
 const RETRY_WITHIN: Duration = Duration::from_secs(2);
 /// Pause between two tries.

@@ -416,3 +416,18 @@ fn a_size_that_no_store_can_have_is_refused_before_anything_is_made() {
     assert!(!c.exists());
     good(&["mkfs", "--dir", text(&c), "--osts", "1", "--set", "store.capacity_bytes=16M"]);
 }
+
+#[test]
+fn a_process_that_may_not_have_the_address_space_for_its_page_frames_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let c = dir.path().join("c");
+    good(&["mkfs", "--dir", text(&c), "--osts", "1"]);
+    let line = "ulimit -v 600000 && exec \"$0\" mds --dir \"$1\"";
+    let out = Command::new("sh").args(["-c", line, env!("CARGO_BIN_EXE_stria"), text(&c)]).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(libc::ENOMEM), "{said}");
+    assert!(
+        said.contains("bytes of address space for page frames cannot be had") && said.contains("ulimit -v"),
+        "{said}"
+    );
+}

@@ -280,8 +280,8 @@ impl Data {
         };
         loop {
             let _writing = inode.begin_writing().await;
-            if is_settled() && !types::planted!("settled-by-old-attributes") {
-                // Another client may have begun to write since they were told.
+            if (inode.attr().mode == 0 || is_settled()) && !types::planted!("settled-by-old-attributes") {
+                // Nothing is known of it yet, or another client may have begun to write since that was told.
                 self.meta.renew_attr(inode).await?;
             }
             if inode.attr().mode & 0o170_000 != 0o100_000 || is_settled() {

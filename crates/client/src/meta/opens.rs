@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use types::{Fid, FsError, HandleId, Transno};
 use wire::Op;
-use wire::mdt::{Close, Cred, LockBits, OpenReply, OpenRequest};
+use wire::mdt::{AttrFlags, Close, Cred, LockBits, OpenReply, OpenRequest};
 
 use super::{ATTR_BITS, Meta, Told};
 use crate::attrs::Change;
@@ -80,6 +80,10 @@ impl Meta {
         }
         // From here on a restarted server is told of it, however long it takes to take the answer in.
         let file = self.opened(&self.inode(fid), &request, reply.handle.0, reply.handle, transno);
+        if reply.entry.attr.flags & AttrFlags::TIME_UNTOLD != 0 {
+            // What is cached of the inode may be older or newer.
+            file.time_untold.set(Some(reply.entry.attr.mtime));
+        }
         let mut opening = Opening { meta: self, file: Some(file) };
         let taken = self.take_entry(&reply.entry, cookie, 0, told).await;
         if reply.created {
@@ -135,6 +139,7 @@ impl Meta {
             lock_owners: RefCell::default(),
             settles: Cell::new(false),
             doubted: Cell::new(None),
+            time_untold: Cell::new(None),
         });
         inode.opened(&file.stream, file.reads_and_writes());
         if file.writes() {

@@ -119,6 +119,10 @@ impl Followed {
     pub async fn check(&self) {
         let Some(mut first) = self.first.take() else { return };
         first.read_to_the_end().await;
+        if self.context.failed() {
+            // It may not have read them all.
+            return;
+        }
         let (context, client) = (&self.context, self.context.any_client(&mut first.rng).await);
         let walked = context.on(client, "follower: names", async move |c| walk(&c).await);
         let (Some(walked), Some(names)) = (walked.await, first.names) else { return };

@@ -61,7 +61,7 @@ pub(super) fn serve<T>(
     if config.net_profile != "none" {
         rt::real::set_net_profile(&config.net_profile).map_err(|e| Failure::usage(format!("net.profile: {e}")))?;
     }
-    on_shard_with(settings::frames(config, clients, osts), settings::movers(config, clients), work)
+    on_shard_with(settings::frames(config, clients, osts)?, settings::movers(config, clients), work)
 }
 
 /// Raises the limit of open descriptors to what this process may have, and answers that: every client takes one at every target, and

@@ -90,9 +90,17 @@ pub(super) fn is_inside(path: &Path) -> bool {
 }
 
 /// Page frames for a process with so many clients and OSTs.
-#[must_use]
-pub fn frames(config: &Config, clients: u64, osts: u64) -> frames::FramePool {
-    frames::FramePool::new(frames_bytes(config, clients, osts))
+///
+/// # Errors
+/// The process may not have so much address space.
+pub fn frames(config: &Config, clients: u64, osts: u64) -> Result<frames::FramePool, Failure> {
+    let bytes = frames_bytes(config, clients, osts);
+    frames::FramePool::reserved(bytes).ok_or_else(|| {
+        let why = format!(
+            "{bytes} bytes of address space for page frames cannot be had: allow the process more ('ulimit -v', LimitAS=), or give caches less (client.cache_bytes, oss.cache_bytes)"
+        );
+        Failure::with_errno(why, libc::ENOMEM)
+    })
 }
 
 fn frames_bytes(config: &Config, clients: u64, osts: u64) -> u64 {
