@@ -32,12 +32,18 @@ pub(crate) enum Landed {
     Skipped,
 }
 
-/// Messages that come over a connection.
-pub(crate) struct Incoming<'a> {
+/// Requests that come over a client's session.
+pub(crate) struct Requests<'a> {
     source: &'a mut Source,
     rt: Rt,
-    /// Whose messages, at a server's target.
-    session: Option<(Rc<Target>, Rc<Export>)>,
+    target: Rc<Target>,
+    export: Rc<Export>,
+}
+
+/// What a server sends.
+pub(crate) struct Answers<'a> {
+    source: &'a mut Source,
+    rt: Rt,
 }
 
 /// Frames that a message of `len` bytes leaves.
@@ -48,7 +54,7 @@ fn spare_of(pool: FramePool, len: usize, urgent: bool) -> usize {
 }
 
 /// Frames for what a client sends, when enough others are free or nothing is in service: it is heard of meanwhile.
-async fn land_at_server(rt: Rt, len: usize, urgent: bool, (target, export): (Rc<Target>, Rc<Export>)) -> Bulk {
+async fn land_at_server(rt: Rt, len: usize, urgent: bool, target: Rc<Target>, export: Rc<Export>) -> Bulk {
     let until = rt.now() + WAITS_MAX;
     let need = len.div_ceil(FRAME_BYTES) + spare_of(rt.frames(), len, urgent);
     loop {
@@ -64,15 +70,11 @@ async fn land_at_server(rt: Rt, len: usize, urgent: bool, (target, export): (Rc<
     }
 }
 
-impl<'a> Incoming<'a> {
-    pub(crate) fn new(rt: &Rt, source: &'a mut Source) -> Incoming<'a> {
-        Incoming { source, rt: rt.clone(), session: None }
+impl<'a> Requests<'a> {
+    pub(crate) fn new(rt: &Rt, source: &'a mut Source, target: &Rc<Target>, export: &Rc<Export>) -> Requests<'a> {
+        Requests { source, rt: rt.clone(), target: target.clone(), export: export.clone() }
     }
-    /// What comes over a client's session.
-    pub(crate) fn of(rt: &Rt, source: &'a mut Source, target: &Rc<Target>, export: &Rc<Export>) -> Incoming<'a> {
-        Incoming { session: Some((target.clone(), export.clone())), ..Incoming::new(rt, source) }
-    }
-    /// The next request.
+    /// The next one.
     pub(crate) async fn next(&mut self) -> io::Result<(Header, Vec<u8>, Bulk)> {
         let (header, body) = self.source.recv().await?;
         let len = header.bulk_len as usize;
@@ -81,16 +83,18 @@ impl<'a> Incoming<'a> {
         }
         let urgent = header.flags.has(Flags::URGENT);
         let land = |len: usize| -> LocalFuture<Bulk> {
-            let rt = self.rt.clone();
-            match self.session.clone() {
-                Some(session) => Box::pin(land_at_server(rt, len, urgent, session)),
-                None => Box::pin(async move { rt.bulk(len).await }),
-            }
+            Box::pin(land_at_server(self.rt.clone(), len, urgent, self.target.clone(), self.export.clone()))
         };
         Ok((header, body, self.source.recv_bulk(len, &land).await?))
     }
-    /// The next message that a server sends.
-    pub(crate) async fn next_answer(&mut self) -> io::Result<(Header, Vec<u8>, Landed)> {
+}
+
+impl<'a> Answers<'a> {
+    pub(crate) fn new(rt: &Rt, source: &'a mut Source) -> Answers<'a> {
+        Answers { source, rt: rt.clone() }
+    }
+    /// The next one.
+    pub(crate) async fn next(&mut self) -> io::Result<(Header, Vec<u8>, Landed)> {
         let (header, body) = self.source.recv().await?;
         let len = header.bulk_len as usize;
         let Some(room) = self.room_for(&header, len).await else {

@@ -17,7 +17,7 @@ use crate::auth::{Binding, ClusterKey};
 use crate::credential::CLIENT_KEY;
 use crate::door::{Door, HANDSHAKE_WITHIN};
 use crate::export::{Arrived, Export, Opener, ReplyRecord, Request, SLOTS_MAX, is_slot};
-use crate::incoming::Incoming;
+use crate::incoming::Requests;
 use crate::recovery::{Recovery, RecoveryControl};
 use crate::seats::{Seat, Seats};
 use crate::sessions::{Changing, close, evict, gone};
@@ -623,7 +623,7 @@ impl Server {
         sink: &Rc<Sink>,
         source: &mut Source,
     ) -> io::Result<()> {
-        let mut incoming = Incoming::of(&self.rt, source, target, export);
+        let mut incoming = Requests::new(&self.rt, source, target, export);
         loop {
             let (header, body, bulk) = incoming.next().await?;
             if export.is_evicted() {

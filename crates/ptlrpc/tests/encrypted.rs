@@ -1,16 +1,16 @@
 //! Encrypted connections over real sockets: the cluster key is proved over the connection that both ends have, so that nobody
 //! stands between them, and who does not encrypt is turned away.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod support;
+
 use std::rc::Rc;
 
 use frames::{Bulk, FramePool};
 use ptlrpc::stream::ends;
-use ptlrpc::{
-    Callbacks, ClusterKey, Export, Import, ImportConfig, Request, Security, Server, ServerConfig, Service,
-    SessionRecord, meant,
-};
+use ptlrpc::{Callbacks, ClusterKey, Import, ImportConfig, Request, Security, Server, ServerConfig, meant};
 use rt::{BINDING_BYTES, LocalFuture, Nid, Rt};
-use types::{ClientId, Duration, FsError, Transno, Xid};
+use support::{Carries, Plain, Silent};
+use types::{ClientId, Duration, FsError, Xid};
 use wire::connect::{AuthRequest, ConnectReply, ConnectRequest, Role};
 use wire::{Header, Op};
 
@@ -21,47 +21,19 @@ fn key(security: Security) -> ClusterKey {
 /// Answers each number with the next one.
 struct Next;
 
-impl Service for Next {
-    fn target(&self) -> String {
-        "next".into()
-    }
-    fn cluster(&self) -> u64 {
-        7
-    }
-    fn uuid(&self) -> u64 {
-        9
-    }
-    fn handle(self: Rc<Self>, request: Request) -> LocalFuture<()> {
+impl Carries for Next {
+    const NAME: &'static str = "next";
+    fn carry_out(self: Rc<Self>, request: Request) -> LocalFuture<()> {
         let value: u64 = request.decode().unwrap();
         request.reply(Ok(&(value + 1)));
         Box::pin(std::future::ready(()))
     }
-    fn last_committed(&self, _client: ClientId) -> Transno {
-        Transno(0)
-    }
-    fn sessions(&self) -> Vec<SessionRecord> {
-        Vec::new()
-    }
-    fn session_opened(self: Rc<Self>, _export: Rc<Export>, _known: bool) -> LocalFuture<Result<(), FsError>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-    fn session_closed(self: Rc<Self>, _client: ClientId, _evicted: bool) -> LocalFuture<()> {
-        Box::pin(std::future::ready(()))
-    }
-}
-
-struct Quiet;
-impl Callbacks for Quiet {
-    fn on_callback(self: Rc<Self>, _op: Op, _body: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>> {
-        Box::pin(std::future::ready(Err(FsError::NotSupported)))
-    }
-    fn on_evicted(&self) {}
 }
 
 fn serve(rt: &Rt, security: Security) -> (Rc<Server>, Nid) {
     let (recovery_window, client_timeout) = (Duration::from_secs(5), Duration::from_secs(60));
     let server = Server::new(rt.clone(), ServerConfig { key: key(security), recovery_window, client_timeout, boot: 1 });
-    server.add(Rc::new(Next));
+    server.add(Rc::new(Plain(Rc::new(Next))));
     let nid = server.listen(&Nid::parse("127.0.0.1:0").unwrap()).unwrap();
     (server, nid)
 }
@@ -88,7 +60,7 @@ fn requests_go_over_encrypted_connections_whatever_the_server_insists_on() {
     for theirs in [Security::Auto, Security::Tls, Security::None] {
         let answer = with_runtime(async |rt| {
             let (server, nid) = serve(&rt, theirs);
-            let callbacks: Rc<dyn Callbacks> = Rc::new(Quiet);
+            let callbacks: Rc<dyn Callbacks> = Rc::new(Silent);
             let import = import(&rt, &nid, Security::Tls, &callbacks);
             let answer: u64 = import.ask(Op::MdtGetattr, &41_u64).await.unwrap();
             assert!(import.close().await);
@@ -103,7 +75,7 @@ fn requests_go_over_encrypted_connections_whatever_the_server_insists_on() {
 fn who_does_not_encrypt_is_told_what_would_be_right() {
     let why = with_runtime(async |rt| {
         let (server, nid) = serve(&rt, Security::Tls);
-        let callbacks: Rc<dyn Callbacks> = Rc::new(Quiet);
+        let callbacks: Rc<dyn Callbacks> = Rc::new(Silent);
         let import = import(&rt, &nid, Security::None, &callbacks);
         assert_eq!(import.ready(Duration::from_secs(30)).await, Err(FsError::Access));
         let why = import.failure().unwrap();

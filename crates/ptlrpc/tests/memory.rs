@@ -1,17 +1,17 @@
 //! Few frames: what comes to a server leaves enough for requests in service to come to an end, and what comes to a client hinders nothing
 //! that comes behind it.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod support;
+
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use frames::{Bulk, FramePool};
-use ptlrpc::{
-    CallOptions, Callbacks, ClusterKey, Export, Import, ImportConfig, Request, Server, ServerConfig, Service,
-    SessionRecord,
-};
+use ptlrpc::{CallOptions, Callbacks, ClusterKey, Import, ImportConfig, Request, Server, ServerConfig};
 use rt::sync::Semaphore;
 use rt::{LocalFuture, Nid, Rt};
 use simworld::{Sim, SimConfig};
+use support::{Carries, Plain, Silent};
 use types::{ClientId, Duration, FsError, Transno};
 use wire::Op;
 
@@ -24,17 +24,9 @@ struct Tight {
     place: Semaphore,
 }
 
-impl Service for Tight {
-    fn target(&self) -> String {
-        "tight".into()
-    }
-    fn cluster(&self) -> u64 {
-        7
-    }
-    fn uuid(&self) -> u64 {
-        9
-    }
-    fn handle(self: Rc<Self>, request: Request) -> LocalFuture<()> {
+impl Carries for Tight {
+    const NAME: &'static str = "tight";
+    fn carry_out(self: Rc<Self>, request: Request) -> LocalFuture<()> {
         Box::pin(async move {
             self.place.acquire(1).await;
             let needed = self.rt.bulk(BULK_BYTES).await;
@@ -45,25 +37,6 @@ impl Service for Tight {
             self.place.add(1);
             request.reply(Ok(&()));
         })
-    }
-    fn last_committed(&self, _client: ClientId) -> Transno {
-        Transno(0)
-    }
-    fn sessions(&self) -> Vec<SessionRecord> {
-        Vec::new()
-    }
-    fn session_opened(self: Rc<Self>, _: Rc<Export>, _: bool) -> LocalFuture<Result<(), FsError>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-    fn session_closed(self: Rc<Self>, _: ClientId, _: bool) -> LocalFuture<()> {
-        Box::pin(std::future::ready(()))
-    }
-}
-
-struct Silent;
-impl Callbacks for Silent {
-    fn on_callback(self: Rc<Self>, _: Op, _: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>> {
-        Box::pin(std::future::ready(Err(FsError::NotSupported)))
     }
 }
 
@@ -76,7 +49,7 @@ fn all_are_answered(bug: Option<&'static str>, patience: Duration) -> (bool, u64
         let limit = Duration::from_secs(60);
         let config = ServerConfig { key: key.clone(), recovery_window: window, client_timeout: limit, boot: 1 };
         let server = Server::new(rt.clone(), config);
-        server.add(Rc::new(Tight { rt: rt.clone(), place: Semaphore::new(1) }));
+        server.add(Rc::new(Plain(Rc::new(Tight { rt: rt.clone(), place: Semaphore::new(1) }))));
         let nid = server.listen(&Nid::parse("127.0.0.1:0").unwrap()).unwrap();
         let callbacks: Rc<dyn Callbacks> = Rc::new(Silent);
         let import = |id| {
@@ -125,17 +98,9 @@ struct Lazy {
     committed: Cell<u64>,
 }
 
-impl Service for Lazy {
-    fn target(&self) -> String {
-        "lazy".into()
-    }
-    fn cluster(&self) -> u64 {
-        7
-    }
-    fn uuid(&self) -> u64 {
-        9
-    }
-    fn handle(self: Rc<Self>, request: Request) -> LocalFuture<()> {
+impl Carries for Lazy {
+    const NAME: &'static str = "lazy";
+    fn carry_out(self: Rc<Self>, request: Request) -> LocalFuture<()> {
         match request.header.op {
             Op::OstWrite => {
                 *self.written.borrow_mut() = request.bulk.clone();
@@ -146,17 +111,8 @@ impl Service for Lazy {
         }
         Box::pin(std::future::ready(()))
     }
-    fn last_committed(&self, _client: ClientId) -> Transno {
+    fn committed(&self) -> Transno {
         Transno(self.committed.get())
-    }
-    fn sessions(&self) -> Vec<SessionRecord> {
-        Vec::new()
-    }
-    fn session_opened(self: Rc<Self>, _: Rc<Export>, _: bool) -> LocalFuture<Result<(), FsError>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-    fn session_closed(self: Rc<Self>, _: ClientId, _: bool) -> LocalFuture<()> {
-        Box::pin(std::future::ready(()))
     }
 }
 
@@ -198,7 +154,7 @@ fn in_small_memory<T: 'static, F: Future<Output = T> + 'static>(test: impl FnOnc
     let (window, limit) = (Duration::from_secs(5), Duration::from_secs(600));
     let config = ServerConfig { key: key.clone(), recovery_window: window, client_timeout: limit, boot: 1 };
     let (server, lazy) = (Server::new(server_rt, config), Rc::new(Lazy::default()));
-    server.add(lazy.clone());
+    server.add(Rc::new(Plain(lazy.clone())));
     server.listen(&there.nid(7)).unwrap();
     let callbacks: Rc<dyn Callbacks> = Rc::new(Silent);
     let config = ImportConfig {

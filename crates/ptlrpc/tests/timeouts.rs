@@ -1,17 +1,19 @@
 //! Adaptive timeouts in simulated time: a busy server is waited for, a dead one is noticed soon.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod support;
+
 use std::cell::Cell;
 use std::rc::Rc;
 
 use frames::FramePool;
 use ptlrpc::{
-    AdaptiveTimeouts, Callbacks, ClusterKey, Export, Import, ImportConfig, ImportState, Request, Server, ServerConfig,
-    Service, SessionRecord,
+    AdaptiveTimeouts, Callbacks, ClusterKey, Import, ImportConfig, ImportState, Request, Server, ServerConfig,
 };
 use rt::sync::Semaphore;
 use rt::{LocalFuture, Nid, Rt};
 use simworld::{Host, Sim, SimConfig};
-use types::{ClientId, Duration, FsError, Transno};
+use support::{Carries, Plain, Silent};
+use types::{ClientId, Duration};
 use wire::Op;
 
 /// A target with one disk, which takes so long for each request.
@@ -22,17 +24,9 @@ struct Slow {
     carried_out: Cell<u32>,
 }
 
-impl Service for Slow {
-    fn target(&self) -> String {
-        "slow".into()
-    }
-    fn cluster(&self) -> u64 {
-        7
-    }
-    fn uuid(&self) -> u64 {
-        9
-    }
-    fn handle(self: Rc<Self>, request: Request) -> LocalFuture<()> {
+impl Carries for Slow {
+    const NAME: &'static str = "slow";
+    fn carry_out(self: Rc<Self>, request: Request) -> LocalFuture<()> {
         Box::pin(async move {
             self.disk.acquire(1).await;
             self.rt.sleep(self.takes.get()).await;
@@ -40,25 +34,6 @@ impl Service for Slow {
             self.carried_out.set(self.carried_out.get() + 1);
             request.reply(Ok(&()));
         })
-    }
-    fn last_committed(&self, _client: ClientId) -> Transno {
-        Transno(0)
-    }
-    fn sessions(&self) -> Vec<SessionRecord> {
-        Vec::new()
-    }
-    fn session_opened(self: Rc<Self>, _: Rc<Export>, _: bool) -> LocalFuture<Result<(), FsError>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-    fn session_closed(self: Rc<Self>, _: ClientId, _: bool) -> LocalFuture<()> {
-        Box::pin(std::future::ready(()))
-    }
-}
-
-struct Silent;
-impl Callbacks for Silent {
-    fn on_callback(self: Rc<Self>, _: Op, _: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>> {
-        Box::pin(std::future::ready(Err(FsError::NotSupported)))
     }
 }
 
@@ -88,7 +63,7 @@ fn world(seed: u64) -> World {
         takes: Cell::new(Duration::from_millis(1)),
         carried_out: Cell::new(0),
     });
-    server.add(service.clone());
+    server.add(Rc::new(Plain(service.clone())));
     server.listen(&nid).unwrap();
     let config = ImportConfig {
         nid,

@@ -11,7 +11,7 @@ use wire::{Flags, Header, Op};
 use super::{FAILURES_UNTIL_UNREACHABLE, Import, ImportState, NO_SLOT};
 use crate::auth::{ClusterKey, PROOF_BYTES, meant};
 use crate::credential::{CLIENT_KEY_NAME, Validity};
-use crate::incoming::{Incoming, Landed};
+use crate::incoming::{Answers, Landed};
 use crate::stream::{self, Sink, Source};
 
 /// Pause before the first try to connect again; it doubles with every failure.
@@ -357,9 +357,9 @@ impl Import {
     }
 
     async fn receive(self: &Rc<Self>, sink: &Rc<Sink>, source: &mut Source) -> io::Result<()> {
-        let mut incoming = Incoming::new(&self.rt, source);
+        let mut answers = Answers::new(&self.rt, source);
         loop {
-            let (header, body, landed) = incoming.next_answer().await?;
+            let (header, body, landed) = answers.next().await?;
             self.note_heard();
             if header.flags.has(Flags::CALLBACK) && !header.flags.has(Flags::REPLY) {
                 self.on_callback(sink, header, body);
