@@ -118,33 +118,40 @@ pub fn make_oss_of(
 pub fn announce(rt: &Rt, oss: &Rc<Oss>, mds: &Nid, key: &ClusterKey, nid: &Nid) -> Rc<Refusal> {
     let refusal = Rc::new(Refusal::default());
     let (weak, told) = (Rc::downgrade(oss), refusal.clone());
-    let (rt2, mds, key, nid) = (rt.clone(), mds.clone(), key.clone(), nid.clone());
+    let (own, mds, key, nid) = (rt.clone(), mds.clone(), key.clone(), nid.clone());
     oss.announce_by(Rc::new(move |ost: &Rc<Ost>| {
-        // Not the target itself, which may be taken out meanwhile.
-        let one = Announced { identity: ost.store().identity(), ost: Rc::downgrade(ost) };
-        let (rt, oss, refusal) = (rt2.clone(), weak.clone(), told.clone());
-        let (mds, key, nid) = (mds.clone(), key.clone(), nid.clone());
-        rt2.spawn(async move {
-            match register(&rt, &one, &mds, &key, &nid).await {
+        let (one, oss, refusal) = (Announced::new(&own, ost, &mds, &key, &nid), weak.clone(), told.clone());
+        own.spawn(async move {
+            match one.register().await {
                 Ok(None) => {}
-                Ok(Some(refused)) => turn_out(&one, &oss, &refused).await,
-                Err(e) => refusal.tell(one.unwanted(&mds, e)),
+                Ok(Some(refused)) => one.turn_out(&oss, &refused).await,
+                Err(e) => refusal.tell(one.unwanted(e)),
             }
         });
     }));
     refusal
 }
 
-/// A target that the metadata server is told of.
+/// A target that the metadata server at `mds` is told of: clients reach it at `nid`.
 struct Announced {
+    rt: Rt,
     identity: StoreIdentity,
+    /// It may be taken out meanwhile.
     ost: Weak<Ost>,
+    mds: Nid,
+    key: ClusterKey,
+    nid: Nid,
 }
 
 impl Announced {
+    fn new(rt: &Rt, ost: &Rc<Ost>, mds: &Nid, key: &ClusterKey, nid: &Nid) -> Announced {
+        let (rt, identity, ost) = (rt.clone(), ost.store().identity(), Rc::downgrade(ost));
+        Announced { rt, identity, ost, mds: mds.clone(), key: key.clone(), nid: nid.clone() }
+    }
+
     /// Why the metadata server will not have it, for good.
-    fn unwanted(&self, mds: &Nid, e: FsError) -> String {
-        let (target, cluster) = (self.identity.target(), self.identity.cluster);
+    fn unwanted(&self, e: FsError) -> String {
+        let (target, cluster, mds) = (self.identity.target(), self.identity.cluster, &self.mds);
         match e {
             FsError::Access => format!(
                 "{target}: the metadata server at {mds} does not know our cluster key: check cluster.key_file on both sides"
@@ -160,22 +167,85 @@ impl Announced {
             ),
         }
     }
-}
 
-/// Serves a target no longer whose store is an older copy. Its server goes on: it may have others, and who puts the right store in the place of
-/// this one need not start it again.
-async fn turn_out(one: &Announced, oss: &Weak<Oss>, refused: &RefusedOst) {
-    let (Some(oss), Some(ost)) = (oss.upgrade(), one.ost.upgrade()) else { return };
-    let target = one.identity.target();
-    tracing::error!("{target} is not served: {}", String::from_utf8_lossy(&refused.why));
-    oss.take_out(&target);
-    let store = ost.store();
-    if let Err(e) = store.disown(refused.boot).await {
-        tracing::warn!(target, "its store cannot be told that it is not let in: {e}");
+    /// Serves it no longer, for its store is an older copy. Its server goes on: it may have others, and who puts the right store in the place of
+    /// this one need not start it again.
+    async fn turn_out(&self, oss: &Weak<Oss>, refused: &RefusedOst) {
+        let (Some(oss), Some(ost)) = (oss.upgrade(), self.ost.upgrade()) else { return };
+        let target = self.identity.target();
+        tracing::error!("{target} is not served: {}", String::from_utf8_lossy(&refused.why));
+        oss.take_out(&target);
+        if let Err(e) = ost.store().disown(refused.boot).await {
+            tracing::warn!(target, "its store cannot be told that it is not let in: {e}");
+        }
+        // Whoever puts the right one in its place finds the place free.
+        let _ = ost.close().await;
+        oss.turn_out(&target);
     }
-    // Whoever puts the right one in its place finds the place free.
-    let _ = ost.close().await;
-    oss.turn_out(&target);
+
+    /// Tells the metadata server, waiting for it as long as it takes. Why the store is an older copy, if that takes it for one.
+    async fn register(&self) -> Result<Option<RefusedOst>, FsError> {
+        let mut told = None;
+        loop {
+            match self.register_once().await {
+                Err(e) if !is_refusal(e) => {
+                    if told.replace(e) != Some(e) {
+                        let (target, mds) = (self.identity.target(), &self.mds);
+                        tracing::warn!(
+                            target,
+                            "the metadata server at {mds} cannot take it in now ({e}); it is asked again"
+                        );
+                    }
+                    self.rt.sleep(REGISTER_AGAIN).await;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn register_once(&self) -> Result<Option<RefusedOst>, FsError> {
+        let (identity, mds) = (&self.identity, &self.mds);
+        let callbacks: Rc<dyn Callbacks> = Rc::new(Nobody);
+        let import = Import::new(self.rt.clone(), visitor(&self.rt, mds, &self.key), Rc::downgrade(&callbacks));
+        let mut told = false;
+        while let Err(e) = import.ready(REGISTER_WAIT).await {
+            if e != FsError::TimedOut {
+                import.close().await;
+                return Err(e);
+            }
+            if !std::mem::replace(&mut told, true) {
+                let why = import.failure().unwrap_or_else(|| "no answer".into());
+                tracing::warn!(
+                    target = identity.target(),
+                    "the metadata server at {mds} does not answer ({why}); waiting for it"
+                );
+            }
+        }
+        // One that was taken out meanwhile is not of use to anybody.
+        let request = self.ost.upgrade().map(|ost| self.question(&ost));
+        let Some(request) = request else {
+            import.close().await;
+            return Ok(None);
+        };
+        let mark = request.openings.last().map_or(0, |o| o.mark);
+        let reply: Result<ConfigReply, FsError> = import.ask(Op::Register, &request).await;
+        import.close().await;
+        Ok(reply?.refused.into_iter().find(|r| mark != 0 && r.ost == identity.ost && r.mark == mark))
+    }
+
+    fn question(&self, ost: &Ost) -> RegisterRequest {
+        let identity = &self.identity;
+        let entry = OstEntry {
+            ost: identity.ost,
+            nid: self.nid.to_string().as_str().into(),
+            target: identity.target().as_str().into(),
+            active: true,
+            uuid: identity.uuid,
+        };
+        let openings = ost.store().openings().to_vec();
+        let last_object = ost.store().last_object(ObjectId::seq_of(identity.ost));
+        RegisterRequest { entry, cluster: identity.cluster, openings, last_object }
+    }
 }
 
 /// Starts an object storage server with the given stores behind one listener, and announces each to the metadata server.
@@ -223,8 +293,7 @@ impl Callbacks for Nobody {
 /// # Errors
 /// What the metadata server answers: another cluster's, the index is another store's.
 pub async fn register_ost(rt: &Rt, ost: &Rc<Ost>, mds: &Nid, key: &ClusterKey, nid: &Nid) -> Result<(), FsError> {
-    let one = Announced { identity: ost.store().identity(), ost: Rc::downgrade(ost) };
-    let refused = register(rt, &one, mds, key, nid).await?;
+    let refused = Announced::new(rt, ost, mds, key, nid).register().await?;
     if refused.is_some() { Err(FsError::Stale) } else { Ok(()) }
 }
 
@@ -266,78 +335,6 @@ fn visitor(rt: &Rt, mds: &Nid, key: &ClusterKey) -> ImportConfig {
 const fn is_refusal(e: FsError) -> bool {
     use FsError::{Access, CrossDevice, Exists, Invalid, NotFound, NotPermitted};
     matches!(e, Access | CrossDevice | Exists | Invalid | NotFound | NotPermitted)
-}
-
-/// Why a store is an older copy, if the metadata server takes it for one.
-async fn register(
-    rt: &Rt,
-    one: &Announced,
-    mds: &Nid,
-    key: &ClusterKey,
-    nid: &Nid,
-) -> Result<Option<RefusedOst>, FsError> {
-    let mut told = None;
-    loop {
-        match register_once(rt, one, mds, key, nid).await {
-            Err(e) if !is_refusal(e) => {
-                if told.replace(e) != Some(e) {
-                    let target = one.identity.target();
-                    tracing::warn!(
-                        target,
-                        "the metadata server at {mds} cannot take it in now ({e}); it is asked again"
-                    );
-                }
-                rt.sleep(REGISTER_AGAIN).await;
-            }
-            done => return done,
-        }
-    }
-}
-
-async fn register_once(
-    rt: &Rt,
-    one: &Announced,
-    mds: &Nid,
-    key: &ClusterKey,
-    nid: &Nid,
-) -> Result<Option<RefusedOst>, FsError> {
-    let identity = &one.identity;
-    let callbacks: Rc<dyn Callbacks> = Rc::new(Nobody);
-    let import = Import::new(rt.clone(), visitor(rt, mds, key), Rc::downgrade(&callbacks));
-    let mut told = false;
-    while let Err(e) = import.ready(REGISTER_WAIT).await {
-        if e != FsError::TimedOut {
-            import.close().await;
-            return Err(e);
-        }
-        if !std::mem::replace(&mut told, true) {
-            let why = import.failure().unwrap_or_else(|| "no answer".into());
-            tracing::warn!(
-                target = identity.target(),
-                "the metadata server at {mds} does not answer ({why}); waiting for it"
-            );
-        }
-    }
-    let entry = OstEntry {
-        ost: identity.ost,
-        nid: nid.to_string().as_str().into(),
-        target: identity.target().as_str().into(),
-        active: true,
-        uuid: identity.uuid,
-    };
-    // One that was taken out meanwhile is not of use to anybody.
-    let Some(ost) = one.ost.upgrade() else {
-        import.close().await;
-        return Ok(None);
-    };
-    let openings = ost.store().openings().to_vec();
-    let mark = openings.last().map_or(0, |o| o.mark);
-    let last_object = ost.store().last_object(ObjectId::seq_of(identity.ost));
-    drop(ost);
-    let request = RegisterRequest { entry, cluster: identity.cluster, openings, last_object };
-    let reply: Result<ConfigReply, FsError> = import.ask(Op::Register, &request).await;
-    import.close().await;
-    Ok(reply?.refused.into_iter().find(|r| mark != 0 && r.ost == identity.ost && r.mark == mark))
 }
 
 /// A client that waits for its servers. When nobody waits for it any more, or they do not come, its sessions end.
