@@ -41,14 +41,20 @@ fn comes(c: &ConfigService, store: &Store, had: Stable) -> Result<(), String> {
     }
 }
 
-#[test]
-fn a_copy_of_before_the_last_opening_is_refused_however_often_it_is_opened() {
+/// The cluster, the store that it let in last, and a copy of before.
+fn copied_before_the_last_opening() -> (ConfigService, Store, Store) {
     let (c, mut store) = (service(), Store::default());
     store.open(11);
     comes(&c, &store, Stable::default()).unwrap();
-    let mut copy = store.clone();
+    let copy = store.clone();
     store.open(12);
     comes(&c, &store, Stable::default()).unwrap();
+    (c, store, copy)
+}
+
+#[test]
+fn a_copy_of_before_the_last_opening_is_refused_however_often_it_is_opened() {
+    let (c, mut store, mut copy) = copied_before_the_last_opening();
     let c = restarted(&c);
     for again in 0..20 {
         copy.open(100 + again);
@@ -130,12 +136,7 @@ fn where_everything_is_put_back_together_or_the_metadata_store_alone_nothing_is_
 
 #[test]
 fn these_tests_find_a_copy_that_is_let_in() {
-    let (c, mut store) = (service(), Store::default());
-    store.open(11);
-    comes(&c, &store, Stable::default()).unwrap();
-    let mut copy = store.clone();
-    store.open(12);
-    comes(&c, &store, Stable::default()).unwrap();
+    let (c, _, mut copy) = copied_before_the_last_opening();
     copy.open(21);
     types::planted::plant(Some("older-copy-let-in"));
     let planted = comes(&c, &copy, Stable::default());

@@ -105,14 +105,7 @@ fn requests_that_are_not_sensible_are_refused() {
         assert_eq!(c.punch(PunchKind::Hole, Extent::at(5, 0)).await.unwrap_err(), FsError::Invalid);
         let junk = c.import.call(Op::OstWrite, vec![255; 9], Bulk::new(), CallOptions::default()).await;
         assert_eq!(junk.unwrap_err(), FsError::Protocol);
-        let wrong = PrecreateRequest {
-            seq: 5,
-            last_used: 0,
-            count: 1,
-            orphans: false,
-            epoch: 0,
-            ..PrecreateRequest::default()
-        };
+        let wrong = PrecreateRequest { seq: 5, count: 1, ..PrecreateRequest::default() };
         assert_eq!(c.import.ask::<_, PrecreateReply>(Op::OstPrecreate, &wrong).await.unwrap_err(), FsError::Invalid);
         let gone = DestroyRequest { objects: vec![object(2), object(77)] };
         c.import.ask::<_, ()>(Op::OstDestroy, &gone).await.unwrap();
@@ -131,7 +124,6 @@ fn what_an_earlier_metadata_server_asks_for_late_removes_no_object_of_the_next_o
             last_used,
             count: 8,
             orphans,
-            epoch: 0,
             ..PrecreateRequest::default()
         };
         first.import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask(0, true)).await.unwrap();
@@ -153,14 +145,8 @@ fn a_request_for_objects_that_a_later_one_of_its_server_has_overtaken_removes_no
     let rt = n.world.rt();
     n.world.run(async move {
         let server = Client::new(rt.clone(), 1).await;
-        let ask = PrecreateRequest {
-            seq: object(1).0.seq,
-            last_used: 0,
-            count: 8,
-            orphans: true,
-            epoch: 4,
-            ..PrecreateRequest::default()
-        };
+        let ask =
+            PrecreateRequest { seq: object(1).0.seq, count: 8, orphans: true, epoch: 4, ..PrecreateRequest::default() };
         // It waits for the store's medium; its server's connection has broken meanwhile, and it has asked anew.
         n.store.set_time_of_next_look(Duration::from_secs(3));
         let ((tx, rx), import, again) = (rt::sync::oneshot(), server.import.clone(), ask.clone());

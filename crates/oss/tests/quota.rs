@@ -57,14 +57,7 @@ impl Mds {
         let weak: std::rc::Weak<dyn Callbacks> = Rc::downgrade(&(master.clone() as Rc<dyn Callbacks>));
         let import = Import::new(rt, config, weak);
         import.ready(Duration::from_secs(5)).await.unwrap();
-        let ask = PrecreateRequest {
-            seq: object(1).0.seq,
-            last_used: 0,
-            count: objects,
-            orphans: false,
-            epoch: 0,
-            ..PrecreateRequest::default()
-        };
+        let ask = PrecreateRequest { seq: object(1).0.seq, count: objects, ..PrecreateRequest::default() };
         import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask).await.unwrap();
         Mds { import, master }
     }

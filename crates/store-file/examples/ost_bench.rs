@@ -181,14 +181,7 @@ async fn run(rt: Rt, dir: String, mib: u64) {
     let tcp = server.listen(&Nid::parse("127.0.0.1:0").expect("an address")).expect("a port is free");
     for (i, (name, nid)) in [("local", local), ("tcp", tcp)].into_iter().enumerate() {
         let (import, _answers) = connect(&rt, nid, 5 + i as u64).await;
-        let ask = PrecreateRequest {
-            seq: object(1).0.seq,
-            last_used: 0,
-            count: 8,
-            orphans: false,
-            epoch: 0,
-            ..PrecreateRequest::default()
-        };
+        let ask = PrecreateRequest { seq: object(1).0.seq, count: 8, ..PrecreateRequest::default() };
         import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask).await.expect("objects can be made");
         session(&rt, &import, name, object(2 + i as u32), mib).await;
         import.close().await;

@@ -120,14 +120,7 @@ async fn die_after_commit(rt: &Rt, world: &TestWorld, running: &Running, until: 
 async fn asked_again(rt: Rt, world: TestWorld, kind: Kind) -> (Vec<u8>, Transno, Vec<u8>) {
     let running = start(&rt, 1, INTERVAL).await;
     let ((first, _a), (other, _b)) = (connect(&rt, FIRST).await, connect(&rt, OTHER).await);
-    let make = PrecreateRequest {
-        seq: object().0.seq,
-        last_used: 0,
-        count: 1,
-        orphans: false,
-        epoch: 0,
-        ..PrecreateRequest::default()
-    };
+    let make = PrecreateRequest { seq: object().0.seq, count: 1, ..PrecreateRequest::default() };
     first.ask::<_, PrecreateReply>(Op::OstPrecreate, &make).await.unwrap();
     write(&rt, &first, 0, 9, LEN).await;
     let (answered, out) = (Rc::new(Cell::new(false)), rt::sync::oneshot());
@@ -186,14 +179,7 @@ fn a_slot_keeps_its_last_answer_only_and_a_client_that_is_not_waited_for_has_non
     world.run(async move {
         let running = start(&rt, 1, INTERVAL).await;
         let (first, _a) = connect(&rt, FIRST).await;
-        let make = PrecreateRequest {
-            seq: object().0.seq,
-            last_used: 0,
-            count: 1,
-            orphans: false,
-            epoch: 0,
-            ..PrecreateRequest::default()
-        };
+        let make = PrecreateRequest { seq: object().0.seq, count: 1, ..PrecreateRequest::default() };
         first.ask::<_, PrecreateReply>(Op::OstPrecreate, &make).await.unwrap();
         for i in 0..200 {
             write(&rt, &first, i * 10, 1, 10).await;

@@ -100,14 +100,7 @@ async fn written(rt: &Rt, device: Option<&str>) -> (Running, Rc<Import>, Rc<Plai
     let first = start(rt, 1, device).await;
     let (import, plain) = connect(rt, 5, 1);
     import.ready(Duration::from_secs(5)).await.unwrap();
-    let make = PrecreateRequest {
-        seq: object().0.seq,
-        last_used: 0,
-        count: 1,
-        orphans: false,
-        epoch: 0,
-        ..PrecreateRequest::default()
-    };
+    let make = PrecreateRequest { seq: object().0.seq, count: 1, ..PrecreateRequest::default() };
     import.ask::<_, PrecreateReply>(Op::OstPrecreate, &make).await.unwrap();
     write(rt, &import, 0, 1).await.unwrap();
     first.store.sync().await.unwrap();

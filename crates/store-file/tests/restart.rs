@@ -9,6 +9,7 @@ use frames::Bulk;
 use oss::store::ObjectStore;
 use ptlrpc::{CallOptions, Callbacks, Import};
 use rt::{LocalFuture, Rt};
+use simworld::DiskFault;
 use support::*;
 use types::{ClientId, Duration, Extent, FsError, MIB, ObjectId, OstIndex, Rng};
 use wire::Op;
@@ -65,14 +66,7 @@ fn writes_that_were_answered_and_not_committed_survive_a_crash_of_the_server() {
             let interval = if seed % 2 == 0 { 1_000_000 } else { 1 };
             let mut running = start(&rt, 1, Duration::from_millis(interval)).await;
             let (import, _) = connect(&rt).await;
-            let ask = PrecreateRequest {
-                seq: object().0.seq,
-                last_used: 0,
-                count: 1,
-                orphans: false,
-                epoch: 0,
-                ..PrecreateRequest::default()
-            };
+            let ask = PrecreateRequest { seq: object().0.seq, count: 1, ..PrecreateRequest::default() };
             import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask).await.unwrap();
             let (mut rng, mut model) = (Rng::new(seed), Vec::<u8>::new());
             for life in 2..5 {
@@ -111,14 +105,7 @@ fn a_lock_that_is_told_again_after_a_restart_protects_as_before() {
     world.run(async move {
         let first = start(&rt, 1, Duration::from_millis(50)).await;
         let (import, holder) = connect(&rt).await;
-        let ask = PrecreateRequest {
-            seq: object().0.seq,
-            last_used: 0,
-            count: 1,
-            orphans: false,
-            epoch: 0,
-            ..PrecreateRequest::default()
-        };
+        let ask = PrecreateRequest { seq: object().0.seq, count: 1, ..PrecreateRequest::default() };
         import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask).await.unwrap();
         let lock = LockSpec { fid: object().0, mode: Mode::Pw, extent: Extent::ALL, ..LockSpec::default() };
         let wish = EnqueueRequest { lock, cookie: 3, ..EnqueueRequest::default() };
@@ -190,14 +177,7 @@ fn a_sync_write_and_what_came_before_it_survive_everything_at_once() {
     world.run(async move {
         let _running = start(&rt, 1, Duration::from_millis(1_000_000)).await;
         let (import, _) = connect(&rt).await;
-        let ask = PrecreateRequest {
-            seq: object().0.seq,
-            last_used: 0,
-            count: 1,
-            orphans: false,
-            epoch: 0,
-            ..PrecreateRequest::default()
-        };
+        let ask = PrecreateRequest { seq: object().0.seq, count: 1, ..PrecreateRequest::default() };
         import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask).await.unwrap();
         write(&rt, &import, 0, &[1; 9000]).await;
         let mut bulk = Bulk::alloc(rt.frames(), 100).unwrap();
@@ -228,8 +208,7 @@ fn orphans_go_for_good_and_objects_in_use_do_not() {
         let running = start(&rt, 1, Duration::from_millis(1)).await;
         let (import, _) = connect(&rt).await;
         let seq = object().0.seq;
-        let ask =
-            PrecreateRequest { seq, last_used: 0, count: 4, orphans: false, epoch: 0, ..PrecreateRequest::default() };
+        let ask = PrecreateRequest { seq, count: 4, ..PrecreateRequest::default() };
         import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask).await.unwrap();
         for oid in 1..=3 {
             let bulk = Bulk::alloc(rt.frames(), 4096).unwrap();
@@ -237,8 +216,7 @@ fn orphans_go_for_good_and_objects_in_use_do_not() {
             let ask = WriteRequest { object, extents: vec![Extent::at(0, 4096)], ..WriteRequest::default() };
             import.call(Op::OstWrite, wire::encode(&ask), bulk, CallOptions::default()).await.unwrap();
         }
-        let ask =
-            PrecreateRequest { seq, last_used: 2, count: 8, orphans: true, epoch: 0, ..PrecreateRequest::default() };
+        let ask = PrecreateRequest { seq, last_used: 2, count: 8, orphans: true, ..PrecreateRequest::default() };
         let reply: PrecreateReply = import.ask(Op::OstPrecreate, &ask).await.unwrap();
         assert_eq!((reply.first, reply.last, reply.statfs.files), (5, 12, 10));
         let listed = running.store.objects(ObjectId::default(), 99).await.unwrap();
@@ -246,4 +224,65 @@ fn orphans_go_for_good_and_objects_in_use_do_not() {
         let fresh = (5..=12).map(|oid| (oid, 0));
         assert_eq!(sizes, [(1, 4096), (2, 4096)].into_iter().chain(fresh).collect::<Vec<_>>());
     });
+}
+
+/// Objects up to the ninth were given out of a store that has made four: what is answered to who has `lost` given up and asks for more, and
+/// then to a read of the seventh.
+fn asked_for_more_than_was_made(
+    lost: u32,
+    bug: Option<&'static str>,
+) -> (Result<(u32, u32), FsError>, Option<FsError>) {
+    types::planted::plant(bug);
+    let world = made(7);
+    let rt = world.rt();
+    let answers = world.run(async move {
+        let _running = start(&rt, 1, Duration::from_millis(1)).await;
+        let (import, _) = connect(&rt).await;
+        let seq = object().0.seq;
+        let ask = PrecreateRequest { seq, count: 4, ..PrecreateRequest::default() };
+        import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask).await.unwrap();
+        let ask = PrecreateRequest { seq, last_used: 9, count: 8, lost, ..PrecreateRequest::default() };
+        let more = import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask).await.map(|r| (r.first, r.last));
+        let object = ObjectId::new(OstIndex(0), 7);
+        let ask = ReadRequest { object, extents: vec![Extent::at(0, 4096)], ..ReadRequest::default() };
+        let read = import.call(Op::OstRead, wire::encode(&ask), Bulk::new(), CallOptions::default()).await;
+        (more, read.err())
+    });
+    types::planted::plant(None);
+    answers
+}
+
+#[test]
+fn objects_that_were_given_out_and_never_made_are_not_made_anew() {
+    assert_eq!(asked_for_more_than_was_made(0, None), (Err(FsError::Stale), Some(FsError::NotFound)));
+    assert_eq!(asked_for_more_than_was_made(9, None), (Ok((10, 17)), Some(FsError::Io)));
+    let (more, read) = asked_for_more_than_was_made(0, Some("older-copy-made-anew"));
+    assert!(more.is_ok() && read.is_none(), "the planted bug is found: {more:?} {read:?}");
+}
+
+/// Objects are asked for twice where the commit of the first ones fails: whether the second answer tells of any that the store has not kept.
+fn tells_of_objects_that_are_not_kept(bug: Option<&'static str>) -> bool {
+    types::planted::plant(bug);
+    let world = made(8);
+    let (rt, outer) = (world.rt(), world.clone());
+    let told = world.run(async move {
+        let _running = start(&rt, 1, Duration::from_millis(1)).await;
+        let (import, _) = connect(&rt).await;
+        let ask = PrecreateRequest { seq: object().0.seq, count: 4, ..PrecreateRequest::default() };
+        outer.host().set_disk_fault(DiskFault { syncs: true, times: 1, ..DiskFault::default() });
+        let first = import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask).await;
+        assert_eq!(first.err(), Some(FsError::Io));
+        import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask).await.map_or(0, |reply| reply.last)
+    });
+    types::planted::plant(None);
+    let next = world.power_cycle(8);
+    let rt = next.rt();
+    let kept = next.run(async move { start(&rt, 2, Duration::from_millis(1)).await.store.last_object(object().0.seq) });
+    told > kept
+}
+
+#[test]
+fn objects_whose_commit_failed_are_told_to_nobody() {
+    assert!(!tells_of_objects_that_are_not_kept(None));
+    assert!(tells_of_objects_that_are_not_kept(Some("objects-told-early")), "the planted bug is found");
 }

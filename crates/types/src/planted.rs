@@ -23,6 +23,8 @@ pub const BUGS: &[Bug] = &[
     bug("replay-dropped", "A client forgets the first transaction that it should replay to a restarted server."),
     bug("older-copy-let-in", "The older copy of an OST's store is let in as the store that the cluster saw last."),
     bug("older-copy-made-anew", "An OST makes objects that were given out, and that its store does not have, anew."),
+    bug("objects-told-early", "An OST tells of objects that are not on stable storage."),
+    bug("never-room", "A metadata server refuses every change for want of space."),
     bug("sync-skipped", "An OST answers a sync without syncing."),
     bug("grant-leaked", "A write that used grant gives none of it back to the server's books."),
     bug("callback-lost", "A client answers a blocking callback and keeps the lock."),

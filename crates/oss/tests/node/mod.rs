@@ -132,14 +132,7 @@ impl Client {
         Client { rt, import, me, cookies: Cell::new(1) }
     }
     pub async fn create(&self, count: u32) {
-        let ask = PrecreateRequest {
-            seq: object(1).0.seq,
-            last_used: 0,
-            count,
-            orphans: false,
-            epoch: 0,
-            ..PrecreateRequest::default()
-        };
+        let ask = PrecreateRequest { seq: object(1).0.seq, count, ..PrecreateRequest::default() };
         let reply: PrecreateReply = self.import.ask(Op::OstPrecreate, &ask).await.unwrap();
         assert!(reply.last >= count);
     }

@@ -17,19 +17,13 @@ fn a_close_that_a_full_metadata_server_refuses_is_told_again_until_it_is_taken()
             open.push(file);
         }
         a.sync_all().await?;
-        // Started on a full file system it has nothing set aside.
-        cluster.mds.host().fill_disk(Some(0));
-        cluster.kill(NodeId::Mds, false);
-        cluster.start(NodeId::Mds).await.unwrap();
-        while !cluster.is_in_service(NodeId::Mds) {
-            cluster.sim.sleep(Duration::from_millis(100)).await;
-        }
+        types::planted::plant(Some("never-room"));
         let closes = open.iter().map(|file| a.release(file)).collect();
         for closed in rt::sync::join_all(closes).await {
             closed?;
         }
         assert!(cluster.mds_inodes() > before, "nothing was refused: the test shows nothing");
-        cluster.mds.host().fill_disk(None);
+        types::planted::plant(None);
         // No program does anything any more.
         let end = cluster.sim.now() + Duration::from_secs(60);
         while cluster.mds_inodes() > before {
@@ -49,12 +43,7 @@ fn a_client_that_owes_ends_of_opens_leaves_at_once() {
             open.push(create(&a, &format!("f{i}")).await?);
         }
         a.sync_all().await?;
-        cluster.mds.host().fill_disk(Some(0));
-        cluster.kill(NodeId::Mds, false);
-        cluster.start(NodeId::Mds).await.unwrap();
-        while !cluster.is_in_service(NodeId::Mds) {
-            cluster.sim.sleep(Duration::from_millis(100)).await;
-        }
+        types::planted::plant(Some("never-room"));
         for file in &open {
             a.data().write(file, 0, &[1; 100]).await?;
         }
@@ -62,6 +51,7 @@ fn a_client_that_owes_ends_of_opens_leaves_at_once() {
             closed?;
         }
         let left = a.rt().timeout(Duration::from_secs(60), a.leave()).await;
+        types::planted::plant(None);
         assert!(left.is_some(), "it waits for space that may never come");
         Ok(())
     });
