@@ -17,6 +17,7 @@ use types::{Duration, Extent, Fid, FsError};
 
 use crate::in_use::InUse;
 use crate::kernel::Kernel;
+use crate::short_ends::{PAGE_BYTES, ShortEnds};
 
 /// Times a read is carried out again because a lock of its range went while it waited for another.
 const READ_AGAIN_MAX: usize = 4;
@@ -48,6 +49,8 @@ pub struct Front {
     /// Ranges that are being changed otherwise than through the kernel's pages: reads of pages wait.
     shut: RefCell<Vec<Extent>>,
     opened: Event,
+    /// What it has filled with zeros behind an end that is the file's no more.
+    short_ends: ShortEnds,
     /// A read begins to wait for a lock.
     waits: Event,
     /// A drop of pages begins.
@@ -226,6 +229,7 @@ impl Front {
             begun: Cell::new(0),
             shut: RefCell::default(),
             opened: Event::new(),
+            short_ends: ShortEnds::default(),
             waits: Event::new(),
             drop_begins: Event::new(),
             told_nothing_since: Cell::new(None),
@@ -349,6 +353,31 @@ impl Front {
         Some(shut)
     }
 
+    /// The kernel writes pages back up to `end`, of a file of `size` bytes. Where it believes the file to end there, and it does not, the page
+    /// with that end is dropped: not waited for, since the drop waits for the answer.
+    pub(crate) fn writes_back(self: &Rc<Self>, end: u64, size: u64) {
+        let Some(zeroed) = ShortEnds::zeroed_by(end, size).filter(|_| !types::planted!("short-end-kept")) else {
+            return;
+        };
+        self.short_ends.begin(zeroed);
+        let front = self.clone();
+        self.kernel.rt().spawn(async move {
+            front.drop_kernel_range(zeroed.align_out(PAGE_BYTES)).await;
+            front.short_ends.end(zeroed);
+        });
+    }
+    /// Which parts of what a kernel writes back programs have stored.
+    pub(crate) fn stores(&self, offset: u64, data: &[u8]) -> Vec<Extent> {
+        self.short_ends.stores(offset, data)
+    }
+    /// Waits until the kernel has no zeros behind an end that is the file's no more: who is told the size next sees the bytes up to it.
+    /// May wait for the kernel's drop of a page.
+    ///
+    /// Cancel: nothing happened.
+    pub async fn short_ends_gone(&self) {
+        self.short_ends.none_left().await;
+    }
+
     /// A kernel is told a listing of this directory, which it may keep: dropped when the lock on the names goes.
     pub fn set_kernel_listing(&self) {
         self.listing.set(true);
@@ -403,6 +432,7 @@ impl Front {
         into.add("kernel's reads", self.reads.borrow().len() as u64);
         into.add("shut ranges", self.shut.borrow().len() as u64);
         into.add("mappable opens", self.mappable.get().into());
+        into.add("short ends", self.short_ends.count());
     }
     fn is_shut(&self, extent: Extent) -> bool {
         self.shut.borrow().iter().any(|e| e.overlaps(&extent)) && !types::planted!("shut-ignored")

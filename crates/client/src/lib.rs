@@ -55,6 +55,7 @@ mod readahead;
 mod sessions;
 mod settled;
 mod short;
+mod short_ends;
 mod stats;
 mod tells;
 mod tight;

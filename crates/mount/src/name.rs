@@ -1,7 +1,7 @@
 //! Names, attributes, directories, xattrs.
 use std::rc::Rc;
 
-use client::{Begins, Client, Entry, Missed, NewNode};
+use client::{Begins, Client, Entry, Missed, NewNode, OpenFile};
 use fuse::abi::{self, fattr};
 use fuse::{Op, Replied, Request};
 use types::{Fid, FsError, WallTime};
@@ -65,11 +65,32 @@ async fn look_up(client: &Rc<Client>, cred: &Cred, fid: Fid, name: &[u8]) -> Res
             let parent = client.meta().readdir(&reads, fid, 0, DOTS_BYTES, false).await?.parent;
             client.getattr(cred, parent, None).await
         }
-        _ => client.lookup(cred, fid, name).await,
+        _ => {
+            let found = client.lookup(cred, fid, name).await?;
+            if !found.attr.fid.is_zero() {
+                client.meta().inode(found.attr.fid).front().short_ends_gone().await;
+            }
+            Ok(found)
+        }
     }
 }
 
 impl StriaFs {
+    /// Attributes for a kernel that holds nothing: neither its pages nor a cut of the file wait for the answer.
+    async fn attributes_of(
+        &self,
+        caller: &mut Caller,
+        cred: Cred,
+        fid: Fid,
+        file: Option<Rc<OpenFile>>,
+    ) -> Result<Entry, FsError> {
+        let told = self.ask(caller, |c| async move {
+            let entry = c.getattr(&cred, fid, file.as_deref()).await?;
+            c.meta().inode(fid).front().short_ends_gone().await;
+            Ok(entry)
+        });
+        told.await
+    }
     /// Replies an entry, counting the kernel's lookup of it.
     fn reply_entry(&self, req: Request<'_>, result: Result<Entry, FsError>) -> Replied {
         match result {
@@ -102,8 +123,7 @@ impl StriaFs {
             Op::Getattr { arg } => {
                 let file =
                     (arg.getattr_flags & abi::GETATTR_FH != 0).then(|| self.client.meta().file(arg.fh)).flatten();
-                let told = self.ask(&mut caller, |c| async move { c.getattr(&cred, fid, file.as_deref()).await });
-                match told.await {
+                match self.attributes_of(&mut caller, cred, fid, file).await {
                     Ok(e) => req.into_reply().attr(&convert::attr(&e.attr), convert::ttl(e.attr_cached)),
                     Err(e) => req.err(errno(e)),
                 }
@@ -111,8 +131,7 @@ impl StriaFs {
             Op::Statx { arg } => {
                 let file =
                     (arg.getattr_flags & abi::GETATTR_FH != 0).then(|| self.client.meta().file(arg.fh)).flatten();
-                let told = self.ask(&mut caller, |c| async move { c.getattr(&cred, fid, file.as_deref()).await });
-                match told.await {
+                match self.attributes_of(&mut caller, cred, fid, file).await {
                     Ok(e) => req.into_reply().statx(&convert::statx(&e.attr), convert::ttl(e.attr_cached)),
                     Err(e) => req.err(errno(e)),
                 }

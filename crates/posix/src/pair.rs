@@ -563,6 +563,30 @@ pairs! {
             same("through the mapping", &map.get(2000, 5), b"hello")?;
         }
     }
+    a_mapped_store_takes_nothing_from_appends_of_others(a, b) {
+        for looks in [true, false] {
+            let name = format!("f{looks}");
+            put(&a.join(&name), &[b'.'; 100])?;
+            let (x, y) = (rw(&a.join(&name))?, rw(&b.join(&name))?);
+            let map = Map::new(&x, 0, 4096, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED)?;
+            for i in 0..30usize {
+                let end = 100 + i * 100;
+                pwrite(&y, &[b'B'; 100], end as i64)?;
+                fsync(&y)?;
+                // A kernel that was not asked for the size believes in the one of before, in whose page this is.
+                map.set(0, b"x");
+                map.sync()?;
+                if looks {
+                    eq("size here", fstat(&x)?.st_size, end as i64 + 100)?;
+                    same("what is mapped", &map.get(end, 100), &[b'B'; 100])?;
+                }
+                map.set(1, b"x");
+                map.sync()?;
+                same(&format!("after round {i}"), &get(&b.join(&name))?[100..], &vec![b'B'; end])?;
+            }
+            same("what was stored", &get(&b.join(&name))?[..3], b"xx.")?;
+        }
+    }
     a_cut_is_not_undone_by_mapped_pages(a, b) {
         for i in 0..30 {
             let name = format!("f{i}");

@@ -167,12 +167,10 @@ impl Program {
                 }
                 // What lies behind a size that a kernel knew while others had made the file longer is of no file (docs/limits.md).
                 pages.truncate(file.inode.size.get() as usize);
-                let ended = |i: usize| file.inode.pages.borrow().get(&(i as u64 / PAGE)).is_some_and(|p| p.ended.get());
                 let read = kernel.read(&self.caller, &file, 0, seen * PAGE);
                 if let Some(bytes) = self.call("the last read of what is mapped", &[libc::EAGAIN], read).await? {
-                    let same =
-                        pages.iter().zip(&bytes).enumerate().position(|(i, (page, byte))| page != byte && !ended(i));
-                    let differ = same.map(|at| difference_at(at, &pages, &bytes, file.inode.nodeid));
+                    let differ = pages.iter().zip(&bytes).position(|(page, byte)| page != byte);
+                    let differ = differ.map(|at| difference_at(at, &pages, &bytes, file.inode.nodeid));
                     let what = format!("kernel {}: what is mapped", self.mount);
                     self.world.context.expect(&what, differ.map_or(Ok(()), Err));
                 }

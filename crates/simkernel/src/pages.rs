@@ -31,8 +31,6 @@ pub struct Page {
     pub(crate) writeback: Cell<bool>,
     /// Mapped for writing: a store needs no fault.
     writable: Cell<bool>,
-    /// What lay behind the end that its file had here became zeros when it was written back.
-    pub(crate) ended: Cell<bool>,
     /// It has left the page cache.
     gone: Cell<bool>,
     pub(crate) dirtied: Cell<Instant>,
@@ -59,7 +57,6 @@ impl Page {
             writeback: Cell::new(false),
             writable: Cell::new(false),
             gone: Cell::new(false),
-            ended: Cell::new(false),
             dirtied: Cell::new(Instant(0)),
             data: RefCell::new(vec![0; PAGE as usize]),
             written: Event::new(),
@@ -84,7 +81,6 @@ impl Page {
         if dirty {
             let within = size.saturating_sub(self.index * PAGE).min(PAGE) as usize;
             self.data.borrow_mut()[within..].fill(0);
-            self.ended.set(self.ended.get() || within < PAGE as usize);
             self.writable.set(false);
             self.writeback.set(true);
         }

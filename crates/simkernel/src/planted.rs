@@ -35,6 +35,10 @@ pub const BUGS: &[Bug] = &[
     bug("names-kept", "The kernel keeps names when their lock goes."),
     bug("lost-pages-kept", "The kernel keeps its pages when its client lost their lock by an eviction."),
     bug("lost-names-kept", "The kernel keeps names and attributes when its client lost their lock by an eviction."),
+    bug(
+        "short-end-kept",
+        "A page that was written back up to an older end of its file stays in the kernel, with zeros behind that end.",
+    ),
     bug("listing-kept", "The kernel keeps a listing when its lock goes."),
 ];
 

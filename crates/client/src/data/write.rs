@@ -275,17 +275,18 @@ impl Data {
         inode.io_owner.set(Doer::of(file.cred()));
         self.meta.tell_writer_soon(file);
         // The kernel's pages were read up to the size known then; only a cut makes it less.
-        let end = (offset + data.len() as u64).min(inode.known_size());
+        let (end, size) = (offset + data.len() as u64, inode.known_size());
+        inode.front.writes_back(end, size);
+        let data = &data[..size.min(end).saturating_sub(offset) as usize];
         let result = async {
-            if offset >= end {
-                return Ok(());
-            }
-            for piece in s.layout.geometry().pieces(Extent::new(offset, end))? {
-                let from = (piece.file.start - offset) as usize;
-                let part = &data[from..from + piece.file.len() as usize];
-                self.room_for_stores(inode, &self.osts.osc(s.objects[usize::from(piece.stripe.0)].ost), part.len())
-                    .await;
-                self.write_mapped_piece(&s, piece, part).await?;
+            for part in inode.front.stores(offset, data) {
+                for piece in s.layout.geometry().pieces(part)? {
+                    let from = (piece.file.start - offset) as usize;
+                    let part = &data[from..from + piece.file.len() as usize];
+                    let osc = self.osts.osc(s.objects[usize::from(piece.stripe.0)].ost);
+                    self.room_for_stores(inode, &osc, part.len()).await;
+                    self.write_mapped_piece(&s, piece, part).await?;
+                }
             }
             Ok(())
         }
