@@ -4,12 +4,18 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::failure::{Failure, Outcome};
 
 /// Exit code of a program that nobody reads any more, as shells show SIGPIPE's.
 const UNREAD: i32 = 128 + libc::SIGPIPE;
+
+/// A path as a word of a command that people are told to run.
+pub fn word(path: &Path) -> String {
+    types::shell_word(path.as_os_str().as_bytes())
+}
 
 /// Prints a line, or ends the program.
 macro_rules! say {

@@ -13,6 +13,7 @@ use crate::cli;
 use crate::control;
 use crate::daemon::{ClusterDir, Lives};
 use crate::failure::{Failure, Outcome};
+use crate::out::word;
 use crate::trouble::{self, Trouble};
 
 /// How long a daemon has for its answer; it gives servers less.
@@ -171,7 +172,7 @@ fn of_directory(dir: ClusterDir) -> Outcome {
 
 /// The command that starts a process of a directory again, by the name that it has there.
 fn start_of(dir: &ClusterDir, name: &str) -> String {
-    let at = dir.path().display();
+    let at = word(dir.path());
     match name.strip_prefix("ost").and_then(|n| n.parse::<u16>().ok()) {
         Some(ost) => format!("'stria oss --dir {at} --ost {ost}' starts it"),
         None if name.starts_with("mdt") => format!("'stria mds --dir {at}' starts it"),

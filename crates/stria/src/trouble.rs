@@ -5,6 +5,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::out;
+
 /// What is wrong, and what to do about it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Trouble {
@@ -79,7 +81,7 @@ pub fn of_process(pid: i32) -> Trouble {
 /// What is wrong with the daemon of a mount, of which `pid` is known where it could be connected to.
 #[must_use]
 pub fn of_daemon(at: &Path, pid: Option<i32>, why: &str) -> Trouble {
-    let at = at.display();
+    let at = out::word(at);
     match pid {
         Some(pid) => {
             let t = of_process(pid);

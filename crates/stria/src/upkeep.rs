@@ -13,6 +13,7 @@ use crate::cli;
 use crate::control;
 use crate::daemon::{ClusterDir, on_shard, refuse_inside};
 use crate::failure::{Failure, Outcome};
+use crate::out::word;
 
 /// How often a server is asked how far it is.
 const LOOK: Duration = Duration::from_millis(100);
@@ -35,7 +36,8 @@ pub fn mount_of(dir: &ClusterDir) -> Result<u32, Failure> {
     let mut found = asked.into_iter().filter_map(|(minor, asked)| Some((minor, asked.answer(until).ok()?)));
     found.find(|(_, status)| status["cluster"] == ours).map(|(minor, _)| minor).ok_or_else(|| {
         let at = dir.path().display();
-        let why = format!("no mount of {at} answers on this host: 'stria mount --dir {at} MNT' makes one");
+        let why =
+            format!("no mount of {at} answers on this host: 'stria mount --dir {} MNT' makes one", word(dir.path()));
         Failure::with_errno(why, libc::ENOTCONN)
     })
 }

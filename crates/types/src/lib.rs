@@ -23,6 +23,7 @@ pub mod registry;
 mod rng;
 pub mod scrub;
 pub mod settings;
+mod shell;
 pub mod stats;
 mod time;
 mod units;
@@ -35,6 +36,7 @@ pub use jobs::{JOB_NAME_BYTES_MAX, JobNames, job_id};
 pub use lock_mode::LockMode;
 pub use origin::Origin;
 pub use rng::Rng;
+pub use shell::shell_word;
 pub use time::{Instant, WallTime};
 pub use units::{GIB, KIB, MIB, PAGE_BYTES, PAGE_SHIFT, TIB, format_size, parse_size};
 

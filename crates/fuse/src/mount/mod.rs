@@ -29,6 +29,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// A path as a word of a command that people are told to run.
+fn word(path: &Path) -> String {
+    types::shell_word(path.as_os_str().as_bytes())
+}
+
 /// Why a mount or unmount did not happen.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
@@ -39,7 +44,7 @@ pub enum MountError {
     #[error("mount point {} is not a directory", .0.display())]
     NotADirectory(PathBuf),
     /// Something is mounted there.
-    #[error("mount point {} is busy: {kind} file system '{source_name}' is mounted there; unmount it (umount {p}) or use -o over_mount", .at.display(), p = .at.display())]
+    #[error("mount point {} is busy: {kind} file system '{source_name}' is mounted there; unmount it (umount {p}) or use -o over_mount", .at.display(), p = word(.at))]
     Busy {
         /// The mount point.
         at: PathBuf,
@@ -49,13 +54,13 @@ pub enum MountError {
         source_name: String,
     },
     /// A FUSE mount without a daemon is there.
-    #[error("mount point {} holds a dead FUSE mount (its daemon is gone): detach it (umount -l {p}) or use -o clean_stale", .0.display(), p = .0.display())]
+    #[error("mount point {} holds a dead FUSE mount (its daemon is gone): detach it (umount -l {p}) or use -o clean_stale", .0.display(), p = word(.0))]
     Stale(PathBuf),
     /// A FUSE mount whose daemon does not answer is there.
-    #[error("mount point {} holds a FUSE mount that does not answer: end it (umount -f -l {p})", .0.display(), p = .0.display())]
+    #[error("mount point {} holds a FUSE mount that does not answer: end it (umount -f -l {p})", .0.display(), p = word(.0))]
     Hangs(PathBuf),
     /// Programs still use the mount.
-    #[error("{} is still in use: close the programs that use it (fuser -vm {p}), or unmount lazily", .at.display(), p = .at.display())]
+    #[error("{} is still in use: close the programs that use it (fuser -vm {p}), or unmount lazily", .at.display(), p = word(.at))]
     StillBusy {
         /// The mount point.
         at: PathBuf,

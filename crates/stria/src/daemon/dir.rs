@@ -17,6 +17,7 @@ use super::stores::is_free;
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
 use crate::metrics::Endpoint;
+use crate::out::word;
 
 /// Format of `cluster.toml`.
 const FORMAT: i64 = 2;
@@ -430,7 +431,7 @@ fn no_cluster(path: &Path) -> String {
             "{at} has stores and no cluster.toml, which says what belongs to them: put it back from a copy, or from another machine of the cluster"
         );
     }
-    format!("{at} is not a cluster's directory: make one with 'stria mkfs --dir {at}'")
+    format!("{at} is not a cluster's directory: make one with 'stria mkfs --dir {}'", word(path))
 }
 
 /// The file that [`lock_changes`] locks.

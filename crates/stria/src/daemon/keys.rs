@@ -11,6 +11,7 @@ use super::dir::ClusterDir;
 use super::private::{PrivateDir, read_secret};
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
+use crate::out::word;
 
 /// The administrator's key, in the keys' directory.
 const ADMIN: &str = "admin.key";
@@ -73,7 +74,7 @@ fn of_config(config: &Config, dir: Option<&ClusterDir>) -> Result<ClusterKey, Fa
         (None, Some(dir)) => {
             let (at, file) = (dir.path().display(), place(dir.path()).join(ADMIN));
             if !file.exists() {
-                let why = format!("{at} has no key of its cluster: 'stria mkfs --dir {at}' makes it");
+                let why = format!("{at} has no key of its cluster: 'stria mkfs --dir {}' makes it", word(dir.path()));
                 return Err(Failure::with_errno(why, libc::ENOKEY));
             }
             drop(PrivateDir::open(&place(dir.path()), dir.path())?);

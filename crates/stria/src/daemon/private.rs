@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::failure::{Failure, Outcome};
+use crate::out::word;
 
 /// Rights of others than the owner.
 const OTHERS: u32 = 0o077;
@@ -47,7 +48,7 @@ fn refuse_foreign(path: &Path, meta: &Metadata, mend: &Path) -> Outcome {
     let (owner, own) = (meta.uid(), own_uid());
     // What a user of its own has is a service's: its units would not start with another owner's files.
     let otherwise = match owner {
-        0 => format!("use a directory of your own, or take it over with 'chown -R {own} {}'", mend.display()),
+        0 => format!("use a directory of your own, or take it over with 'chown -R {own} {}'", word(mend)),
         _ => "or use a directory of your own".to_string(),
     };
     let (path, user, command) = (path.display(), user_of(owner), command());
@@ -90,7 +91,7 @@ fn check(path: &Path, meta: &Metadata, rights: u32, mend: &Path) -> Outcome {
                 "{} is open to other users (mode {:04o}): close it with 'chmod -R go= {}'",
                 path.display(),
                 meta.mode() & 0o7777,
-                mend.display()
+                word(mend)
             ),
             libc::EACCES,
         ));

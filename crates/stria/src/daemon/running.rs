@@ -12,6 +12,7 @@ use rt::Nid;
 
 use super::dir::ClusterDir;
 use crate::failure::Failure;
+use crate::out::word;
 
 /// How long a server may take to write itself down once it listens.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(2);
@@ -87,7 +88,8 @@ impl ClusterDir {
             if since.elapsed() >= WRITTEN_WITHIN {
                 let at = self.path().display();
                 let why = format!(
-                    "{at}: its metadata server does not run, and another one listens at {nid}, where it was reached last (is this a copy of a cluster's directory?): start its own with 'stria mds --dir {at}'"
+                    "{at}: its metadata server does not run, and another one listens at {nid}, where it was reached last (is this a copy of a cluster's directory?): start its own with 'stria mds --dir {}'",
+                    word(self.path())
                 );
                 return Err(Failure::with_errno(why, libc::ECONNREFUSED));
             }

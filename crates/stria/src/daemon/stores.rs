@@ -21,6 +21,7 @@ use super::dir::{ClusterDir, sync_dir};
 use super::settings::{is_inside, refuse_inside};
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
+use crate::out::word;
 
 /// What a file system has in an empty root directory.
 const OF_AN_EMPTY_DISK: &str = "lost+found";
@@ -102,8 +103,9 @@ impl ClusterDir {
                 self.path().display()
             ))),
             Some(n) => Err(Failure::usage(format!(
-                "--osts {n}: {at} has {have} OSTs: 'stria mkfs --dir {at} --osts {n}' adds what is missing, 'stria ost add --dir {at}' also while it runs",
-                at = self.path().display()
+                "--osts {n}: {at} has {have} OSTs: 'stria mkfs --dir {dir} --osts {n}' adds what is missing, 'stria ost add --dir {dir}' also while it runs",
+                at = self.path().display(),
+                dir = word(self.path())
             ))),
         }
     }
@@ -212,7 +214,7 @@ impl ClusterDir {
         let at = self.mdt();
         if let Some(p) = self.processes().into_iter().find(|p| p.runs() && matches!(&*p.name, "up" | "mdt0")) {
             let (name, pid, at) = (p.name, p.pid, self.path().display());
-            let why = format!("{name} (process {pid}) runs on {at}: 'stria stop' it first");
+            let why = format!("{name} (process {pid}) runs on {at}: 'stria stop --dir {}' first", word(self.path()));
             return Err(Failure::with_errno(why, libc::EBUSY));
         }
         refuse_store_inside(&at, &[store_redb::STORE_FILE])?;
@@ -343,10 +345,10 @@ impl ClusterDir {
             let dir = self.ost(index);
             let Ok((found, _)) = self.identity_of(rt, index).await else { continue };
             if (found.cluster, found.ost) == (self.cluster, OstIndex(index)) && is_unused(&dir) {
-                let at = self.path().display();
                 tracing::warn!(
-                    "OST {index}: {} was made, and nobody has used it: 'stria ost add --dir {at}' takes it in",
-                    dir.display()
+                    "OST {index}: {} was made, and nobody has used it: 'stria ost add --dir {}' takes it in",
+                    dir.display(),
+                    word(self.path())
                 );
                 continue;
             }
@@ -390,7 +392,7 @@ impl ClusterDir {
         let (dir, wanted) = (self.ost(index), self.uuid_of(&format!("ost{index}")));
         let remedy = format!(
             "put it back, or give up its files for good: 'stria ost replace {index} --dir {}'",
-            self.path().display()
+            word(self.path())
         );
         if is_free(&dir) {
             let what = what_is_there(&dir);
@@ -401,7 +403,7 @@ impl ClusterDir {
             Err(_) if is_headless(&dir) => {
                 return Err(format!(
                     "OST {index}: of the store in {at} the file {LAST_FILE} is missing or empty: put that back, or move {at} away and give up its files for good: 'stria ost replace {index} --dir {}'",
-                    self.path().display(),
+                    word(self.path()),
                     at = dir.display()
                 ));
             }

@@ -7,6 +7,7 @@ use super::running::Running;
 use crate::cli::OstReplace;
 use crate::daemon::{ClusterDir, load_in};
 use crate::failure::{Failure, Outcome};
+use crate::out::word;
 
 /// The verb `ost accept`.
 ///
@@ -24,7 +25,7 @@ pub fn accept(a: &OstReplace) -> Outcome {
         return Err(Failure::with_errno(why, libc::ENOTCONN));
     }
     known.accept(index)?;
-    let (name, fsname, at) = (format!("ost{index}"), dir.fsname.clone(), dir.path().display().to_string());
+    let (name, fsname, at) = (format!("ost{index}"), dir.fsname.clone(), word(dir.path()));
     say!("OST {index} of '{fsname}' is taken in as it is; what was written there since is lost:");
     say!(
         "  'stria ost files {index} --lost' names the files that had new objects there; others have there what they had"

@@ -8,6 +8,7 @@ use super::running::{Running, address, map_of};
 use crate::cli::OstAdd;
 use crate::daemon::{ClusterDir, find_key, is_free, load_in, on_shard, refuse_inside};
 use crate::failure::{Failure, Outcome};
+use crate::out::word;
 
 /// The verb `ost add`.
 ///
@@ -45,7 +46,7 @@ pub fn add(a: &OstAdd) -> Outcome {
         Running::wait(a.mds.as_deref(), &dir, &config, |now| indices.iter().find(|i| !now.has(**i)).copied())?;
         say!("OST {list} of '{}' takes files", dir.fsname);
     } else if known.runs() {
-        let (at, mds) = (dir.path().display(), a.mds.as_ref().map(|m| format!(" --mds {m}")).unwrap_or_default());
+        let (at, mds) = (word(dir.path()), a.mds.as_ref().map(|m| format!(" --mds {m}")).unwrap_or_default());
         say!("the store of OST {list} of '{}' is made; it takes files when it is served:", dir.fsname);
         say!(
             "  with units: STRIA_OSTS=all in /etc/stria/NAME.conf, then 'systemctl restart stria-oss@NAME' (clients wait meanwhile)"
