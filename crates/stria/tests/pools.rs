@@ -64,6 +64,17 @@ fn a_pool_is_kept_and_its_files_lie_on_its_osts_on_every_mount() {
         good(&["find", text(&a.join("d")), "-maxdepth", "1", "-type", "f", "--pool", "flash"]).lines().count(),
         12
     );
+    for line in
+        [vec!["migrate", "-o", "2", text(&b.join("d/3"))], vec!["setstripe", "-o", "0,2", text(&b.join("d/other"))]]
+    {
+        let (code, said) = refused(&line);
+        let why = format!("OST 2 is not in pool 'flash', which has 0-1; new files of {}", b.join("d").display());
+        assert!(code == libc::EINVAL && said.contains(&why) && said.contains("-p none"), "{line:?}: {code} {said}");
+    }
+    assert!(!b.join("d/other").exists());
+    good(&["migrate", "-o", "2", "-p", "none", text(&b.join("d/3"))]);
+    assert_eq!(ost_of(&b.join("d/3")), 2);
+    good(&["migrate", "-p", "flash", text(&b.join("d/3"))]);
     let wide = a.join("wide");
     good(&["setstripe", "-p", &pool, "-c", "-1", text(&wide)]);
     assert_eq!(good(&["getstripe", "-c", text(&wide)]).trim(), "2");

@@ -11,7 +11,7 @@ use layout::LayoutSpec;
 use mount::migrate::{MIGRATE, Migrate};
 
 use super::getopt::{Absent, COMPOSITE, Grammar, MIRRORS, Parsed};
-use super::setstripe::{check_osts, read_spec};
+use super::setstripe::{check_osts, parent_of, read_spec, refused_in};
 use super::walk::Failures;
 use super::xattr;
 use crate::failure::{Failure, Outcome};
@@ -185,6 +185,10 @@ impl Moves {
             libc::EACCES | libc::EPERM => "who may write to a file may have it migrated",
             libc::ENOSPC => "there is no room for a copy of it on the OSTs that it may go to: it keeps its objects",
             libc::EINTR => "stopped: it keeps its objects",
+            libc::EINVAL => match refused_in("migrate", parent_of(path), &self.spec) {
+                Err(known) => return known,
+                Ok(()) => "the metadata server refuses the layout that it would get: it keeps its objects",
+            },
             _ => return Failure::io("migrate:", path, e),
         };
         Failure::with_errno(format!("migrate: {}: {why}", path.display()), errno)

@@ -192,6 +192,11 @@ pub(super) fn named(verb: &str, connection: u32, name: &str, needs_one: bool) ->
     Ok(members)
 }
 
+/// The OSTs of a pool; `None`: there is no such pool.
+pub(super) fn members(connection: u32, pool: &str) -> Result<Option<Vec<u16>>, Failure> {
+    Ok(members_of(&control::ask(connection, &json!({"do": "map"}))?, pool))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use layout::{LayoutSpec, Pattern, PoolChoice, StripeCount, parse_ost_list, parse_stripe_size};
+use layout::{LayoutSpec, Pattern, PoolChoice, PoolName, StripeCount, parse_ost_list, parse_stripe_size};
 use types::OstIndex;
 
 use super::getopt::{Absent, COMPOSITE, Grammar, MIRRORS, Parsed};
@@ -240,10 +240,7 @@ pub(super) fn check_osts(verb: &str, on_mount: &Path, spec: &LayoutSpec) -> Outc
     let (connection, _) = xattr::connection_of(on_mount)?;
     if let Some(pool) = pool {
         let members = super::pool::named(verb, connection, pool.as_str(), true)?;
-        if let Some(other) = named.iter().find(|o| !members.contains(&o.0)) {
-            let why = format!("{verb}: OST {} is not in pool '{pool}', which has {}", other.0, show_list(&members));
-            return Err(Failure::usage(why));
-        }
+        refuse_others(verb, &named, pool, &members, "")?;
     }
     if named.is_empty() {
         return Ok(());
@@ -259,6 +256,49 @@ pub(super) fn check_osts(verb: &str, on_mount: &Path, spec: &LayoutSpec) -> Outc
     }
 }
 
+/// Why the metadata server refuses a layout for a file in a directory: what it leaves open comes from the directory's default. Nothing,
+/// if that is not known here.
+pub(super) fn refused_in(verb: &str, dir: &Path, spec: &LayoutSpec) -> Outcome {
+    if spec.pool != PoolChoice::Inherit {
+        return Ok(());
+    }
+    let Some(pool) = default_pool(dir)? else { return Ok(()) };
+    let (connection, _) = xattr::connection_of(dir)?;
+    let Some(members) = super::pool::members(connection, pool.as_str())? else { return Ok(()) };
+    let named: Vec<OstIndex> = spec.osts().iter().copied().chain(spec.index).collect();
+    let of =
+        format!("; new files of {} get objects there: name OSTs of the pool, or leave it (-p none)", dir.display());
+    refuse_others(verb, &named, &pool, &members, &of)
+}
+
+/// Refuses OSTs that are not among the members of a pool, and a pool without any.
+fn refuse_others(verb: &str, named: &[OstIndex], pool: &PoolName, members: &[u16], of: &str) -> Outcome {
+    if members.is_empty() {
+        return Err(Failure::usage(format!("{verb}: pool '{pool}' has no OSTs{of}")));
+    }
+    match named.iter().find(|o| !members.contains(&o.0)) {
+        Some(other) => Err(Failure::usage(format!(
+            "{verb}: OST {} is not in pool '{pool}', which has {}{of}",
+            other.0,
+            show_list(members)
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// The pool of new files in a directory.
+fn default_pool(dir: &Path) -> Result<Option<PoolName>, Failure> {
+    let Some(bytes) = xattr::get_lov(dir)? else { return Ok(None) };
+    let spec = layout::xattr::decode_spec(&bytes)
+        .map_err(|e| Failure::with_errno(format!("the default layout of {}: {e}", dir.display()), libc::EBADMSG))?;
+    Ok(if let PoolChoice::Named(name) = spec.pool { Some(name) } else { None })
+}
+
+/// The directory in which a path lies.
+pub(super) fn parent_of(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
 fn show_list(osts: &[u16]) -> String {
     match (osts.first(), osts.last()) {
         (Some(a), Some(b)) if usize::from(b - a) + 1 == osts.len() && a != b => format!("{a}-{b}"),
@@ -267,15 +307,14 @@ fn show_list(osts: &[u16]) -> String {
 }
 
 fn create(path: &Path, spec: &LayoutSpec) -> Outcome {
-    let parent = match path.parent() {
-        Some(p) if !p.as_os_str().is_empty() => p,
-        _ => Path::new("."),
-    };
+    let parent = parent_of(path);
     check_osts("setstripe", parent, spec)?;
     make_node(path).map_err(|e| Failure::io("setstripe: creating", path, &e))?;
-    xattr::set_first_lov(path, &layout::xattr::encode_spec(spec)).inspect_err(|_| {
+    xattr::set_first_lov(path, &layout::xattr::encode_spec(spec)).map_err(|e| {
         // It is ours and empty; whoever opened it meanwhile keeps it.
         let _ = fs::remove_file(path);
+        let known = if i32::from(e.code()) == libc::EINVAL { refused_in("setstripe", parent, spec) } else { Ok(()) };
+        known.err().unwrap_or(e)
     })
 }
 
