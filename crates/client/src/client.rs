@@ -25,6 +25,7 @@ use crate::pages::PageCache;
 use crate::readahead::Readahead;
 use crate::sessions::{JoinError, Sessions};
 use crate::settled::Settling;
+use crate::unsettled::Unsettled;
 
 /// A client of one cluster, on one shard.
 pub struct Client {
@@ -47,6 +48,24 @@ impl Drop for Joining {
         }
     }
 }
+
+/// Whether a target has answered changes of this client that it did not commit.
+fn holds(import: &Rc<ptlrpc::Import>) -> bool {
+    import.last_committed() < import.last_transno()
+}
+
+/// Whether a target has answered something that may not be on its stable storage.
+fn owes(import: &ptlrpc::Import) -> bool {
+    import.on_fsync() == datapath::Fsync::Ask
+}
+
+/// The same of one that answers, as far as is known.
+fn is_reached_and_owes(import: &ptlrpc::Import) -> bool {
+    import.state() == ptlrpc::ImportState::Full && owes(import)
+}
+
+/// Between two looks of a client that leaves whether it needs the metadata server for that.
+const AWAY_LOOK: Duration = Duration::from_millis(50);
 
 impl Client {
     /// Joins the cluster whose metadata server `config` names.
@@ -189,24 +208,69 @@ impl Client {
     /// Cancel: a part may be done.
     pub async fn leave(self: &Rc<Self>) -> bool {
         self.sessions.close();
-        let _ = self.sync_reachable().await;
-        for file in self.meta.opens() {
-            let _ = self.release(&file).await;
-        }
-        self.meta.all_closes_told().await;
+        let _ = self.osts.sync(is_reached_and_owes).await;
+        let told = async {
+            let mdc = self.sessions.mdc();
+            if owes(&mdc) || mdc.in_flight() > 0 {
+                let _ = self.sync_mdt().await;
+            }
+            for file in self.meta.opens() {
+                let _ = self.release(&file).await;
+            }
+            self.meta.all_closes_told().await;
+        };
+        let _ = rt::sync::race(told, self.needs_no_mdt()).await;
         let unwritten = !self.osts.unwritten_objects().is_empty();
-        let holds = |i: &Rc<ptlrpc::Import>| i.last_committed() < i.last_transno();
         let takes_along = unwritten || self.osts.imports().iter().any(holds) || !self.data.all_cuts_are_over();
-        let mut heard = true;
-        for import in self.osts.imports() {
-            heard &= import.close().await;
-        }
+        // All at the same time: each may be silent.
+        let goodbyes = self.osts.imports().into_iter().map(|i| async move { self.goodbye(&i).await });
+        let heard = rt::sync::join_all(goodbyes.collect::<Vec<_>>()).await.into_iter().all(|heard| heard);
         if takes_along {
             // Sizes that it told rest on that: it goes like one that dies, and the metadata server doubts them.
             self.sessions.mdc().abandon();
             return false;
         }
-        self.sessions.mdc().close().await && heard
+        self.goodbye(&self.sessions.mdc()).await && heard
+    }
+    /// Ends a session. Whether its target heard that: one that turns out to be away is not waited for.
+    async fn goodbye(&self, import: &ptlrpc::Import) -> bool {
+        let lost = async {
+            while import.state() == ptlrpc::ImportState::Full {
+                self.sessions.rt().sleep(AWAY_LOOK).await;
+            }
+        };
+        match rt::sync::race(import.close(), lost).await {
+            Ok(heard) => heard,
+            Err(()) => {
+                import.abandon();
+                false
+            }
+        }
+    }
+    /// Completes when the metadata server is away, and nothing would be lost if it heard no more of this client: of opens for reading, too,
+    /// the end of a session is the end.
+    async fn needs_no_mdt(&self) {
+        let mdc = self.sessions.mdc();
+        let needs = || {
+            let changed = || self.meta.opens().iter().any(|file| file.dirty.get());
+            owes(&mdc) || self.sessions.alone().count() > 0 || changed()
+        };
+        while mdc.state() == ptlrpc::ImportState::Full || needs() {
+            self.sessions.rt().sleep(AWAY_LOOK).await;
+        }
+    }
+    /// What servers do not have on stable storage yet of what programs were told is done.
+    #[must_use]
+    pub fn unsettled(&self) -> Unsettled {
+        let objects = self.osts.unwritten_objects();
+        let pages: usize = objects.iter().map(|o| o.unwritten_pages()).sum();
+        let imports = || self.osts.imports().into_iter().chain([self.sessions.mdc()]);
+        Unsettled {
+            bytes: (pages * types::PAGE_BYTES) as u64,
+            objects: objects.len(),
+            requests: imports().map(|i| i.in_flight()).sum(),
+            uncommitted: imports().filter(holds).map(|i| i.target().to_string()).collect(),
+        }
     }
     /// What operations have in hand now. While none is under way, and nothing is left to be written out, that is opens and what
     /// goes with them.
@@ -232,28 +296,24 @@ impl Client {
     /// # Errors
     /// The first failure; every target is tried.
     pub async fn sync_all(self: &Rc<Self>) -> Result<(), FsError> {
-        self.sync_targets(|import| import.on_fsync() == datapath::Fsync::Ask).await
+        let asked = |i: &ptlrpc::Import| i.state() == ptlrpc::ImportState::Full || owes(i);
+        let data = self.osts.sync(asked).await;
+        data.and(self.sync_mdt().await)
     }
-    /// As [`Client::sync_all`], without OSTs that are away, and without a metadata server that is away and has nothing of
-    /// this client to commit or to answer: for a client that leaves whatever they have.
+    /// As [`Client::sync_all`], without OSTs that are away, and without targets that have nothing of this client to commit or to answer,
+    /// which may be away without anybody knowing yet: for a client that leaves whatever they have.
     ///
     /// Cancel: a part may be done.
     ///
     /// # Errors
     /// As [`Client::sync_all`].
     pub async fn sync_reachable(self: &Rc<Self>) -> Result<(), FsError> {
+        let data = self.osts.sync(is_reached_and_owes).await;
         let mdc = self.sessions.mdc();
-        let owed = mdc.on_fsync() == datapath::Fsync::Ask || mdc.in_flight() > 0;
-        if owed || mdc.state() == ptlrpc::ImportState::Full {
-            return self.sync_targets(|_| false).await;
-        }
-        self.osts.sync(|_| false).await
+        if owes(&mdc) || mdc.in_flight() > 0 { data.and(self.sync_mdt().await) } else { data }
     }
-    /// Syncs the metadata target, the OSTs that can be reached, and those that `awaited` says of.
-    async fn sync_targets(&self, awaited: impl Fn(&ptlrpc::Import) -> bool) -> Result<(), FsError> {
-        let data = self.osts.sync(awaited).await;
-        let mdt: Result<(), FsError> = self.sessions.mdc().ask(Op::MdtSync, &wire::mdt::SyncRequest::default()).await;
-        data.and(mdt)
+    async fn sync_mdt(&self) -> Result<(), FsError> {
+        self.sessions.mdc().ask(Op::MdtSync, &wire::mdt::SyncRequest::default()).await
     }
 
     /// Drops everything that is cached and clean, and gives unused locks back (for tests and measurements).

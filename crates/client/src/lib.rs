@@ -59,6 +59,7 @@ mod short_ends;
 mod stats;
 mod tells;
 mod tight;
+mod unsettled;
 
 pub use ::readahead::Hint;
 pub use ldlm::FlockMode;
@@ -89,3 +90,4 @@ pub use programs::Begins;
 pub use sessions::{JoinError, Sessions};
 pub use short::Written;
 pub use stats::{Call, CallStats, OscStats};
+pub use unsettled::Unsettled;

@@ -661,16 +661,16 @@ impl Osts {
         });
         rt::sync::join_all(flushes.collect()).await;
     }
-    /// Brings everything dirty to stable storage: on the OSTs that can be reached, and on those that `awaited` says of.
+    /// Writes everything dirty out, and brings it to stable storage on the OSTs that `asked` says of.
     ///
     /// # Errors
     /// The first failure; every OST is tried.
-    pub(crate) async fn sync(&self, awaited: impl Fn(&Import) -> bool) -> Result<(), FsError> {
+    pub(crate) async fn sync(&self, asked: impl Fn(&Import) -> bool) -> Result<(), FsError> {
         self.flush(&self.unwritten_objects()).await;
         let mut result = Ok(());
         for osc in self.all() {
             let Ok(import) = osc.import() else { continue };
-            if import.state() != ptlrpc::ImportState::Full && !awaited(&import) {
+            if !asked(&import) {
                 continue;
             }
             let done = osc.sync().await;
