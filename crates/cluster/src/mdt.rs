@@ -187,19 +187,23 @@ async fn start(
     started.map_err(|e| RoleError(format!("{e} (store {})", dir.display())))
 }
 
+/// A cache of records (store_pg) is so many times as large as one of pages (store_redb).
+const RECORDS_PART: usize = store_pg::CACHE_BYTES_DEFAULT / store_redb::CACHE_BYTES_DEFAULT;
+
 /// What opens the store in `dir`, or at `place`, now and again.
 fn opener(dir: PathBuf, place: Option<Place>, config: &MdsConfig, patience: Patience) -> OpenMdt {
-    let (wanted, check_bytes_max) = (config.store, config.check_bytes_max);
+    let (wanted, check_bytes_max, cache_bytes) = (config.store, config.check_bytes_max, config.db_cache_bytes);
     Rc::new(move |rt| {
         let (dir, place) = (dir.clone(), place.clone());
         Box::pin(async move {
             let kv: Rc<dyn MetaKv> = match place {
                 Some(place) => {
-                    let kv = store_pg::open(&rt, &place, wanted, store_pg::CACHE_BYTES_DEFAULT, patience).await;
+                    let kv =
+                        store_pg::open(&rt, &place, wanted, cache_bytes.saturating_mul(RECORDS_PART), patience).await;
                     kv.map_err(MdtError::from)?
                 }
                 None => {
-                    let kv = store_redb::open_checked(rt, &dir, store_redb::CACHE_BYTES_DEFAULT, check_bytes_max).await;
+                    let kv = store_redb::open_checked(rt, &dir, cache_bytes, check_bytes_max).await;
                     kv.map_err(MdtError::from)?
                 }
             };

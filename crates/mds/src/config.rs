@@ -55,6 +55,8 @@ pub struct MdsConfig {
     /// A database of so many bytes at most is compared with its checksums before it is opened, by whoever opens it; 0: none is.
     /// Default 1 GiB.
     pub check_bytes_max: u64,
+    /// Bytes of the own cache of a database in a file, of whoever opens it; one elsewhere has more, in proportion. Default 64 MiB.
+    pub db_cache_bytes: usize,
     /// Opens of one client.
     pub opens_max: usize,
     /// OSTs that nobody serves for now: clients are told not to use them, until one of them has a session.
@@ -116,6 +118,7 @@ impl MdsConfig {
             alloc_policy: layout::POLICY_DEFAULT.into(),
             locks,
             check_bytes_max: 1 << 30,
+            db_cache_bytes: 64 << 20,
             opens_max: count(keys.opens_max),
             away: Vec::new(),
             store: None,

@@ -734,6 +734,9 @@ pub struct Umount {
     /// Detach at once, even if programs use it
     #[arg(short, long)]
     pub lazy: bool,
+    /// Wait for no server: what is not written out is given up, and told (exit code 5, EIO)
+    #[arg(short, long, conflicts_with = "lazy")]
+    pub force: bool,
 }
 
 /// Arguments of `stop`.

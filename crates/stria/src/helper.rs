@@ -245,7 +245,7 @@ fn journal() -> Option<OwnedFd> {
 
 fn unmount(arguments: &[OsString]) -> Result<(), Failure> {
     const USAGE_UMOUNT: &str = "usage: umount.stria MOUNTPOINT [-flnrv]";
-    let (mut lazy, mut at, mut rest) = (false, None, arguments.iter());
+    let (mut lazy, mut force, mut at, mut rest) = (false, false, None, arguments.iter());
     while let Some(argument) = rest.next() {
         match argument.to_string_lossy().as_ref() {
             "-t" | "-N" => drop(rest.next()),
@@ -253,13 +253,14 @@ fn unmount(arguments: &[OsString]) -> Result<(), Failure> {
                 if let Some(unknown) = flags[1..].chars().find(|f| !"flnrvi".contains(*f)) {
                     return Err(wrong(format!("unknown option -{unknown}; {USAGE_UMOUNT}")));
                 }
-                lazy |= flags.contains(['l', 'f']);
+                lazy |= flags.contains('l');
+                force |= flags.contains('f');
             }
             _ => at = Some(PathBuf::from(argument)),
         }
     }
     let mount = at.ok_or_else(|| wrong(USAGE_UMOUNT))?;
-    daemon::umount(&Umount { mount, lazy }).map_err(|e| {
+    daemon::umount(&Umount { mount, lazy, force: force && !lazy }).map_err(|e| {
         let code = if i32::from(e.code()) == libc::EPERM { USAGE } else { FAILED };
         e.exiting(code)
     })

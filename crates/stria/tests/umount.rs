@@ -4,6 +4,7 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -380,4 +381,105 @@ fn a_mount_that_waits_for_its_metadata_server_ends_at_a_signal() {
     assert!(!out.status.success() && said(&out).contains("signal 15 came before it was mounted"), "{}", said(&out));
     assert!(!is_mounted(&p.at("m1")));
     drop(joining);
+}
+
+/// A cluster with a mount, and something written there that is on stable storage.
+fn settled() -> (support::Cluster, PathBuf) {
+    let mut c = support::Cluster::new(1);
+    let at = c.mount("m", &[]);
+    fs::write(at.join("f"), vec![1; 1 << 20]).unwrap();
+    good(&["sync", text(&at)]);
+    (c, at)
+}
+
+#[test]
+fn a_mount_whose_servers_have_died_ends_at_once_where_nothing_is_unwritten() {
+    if !can_mount() {
+        return;
+    }
+    let (mut c, at) = settled();
+    // Opened and closed since.
+    assert_eq!(fs::read(at.join("f")).unwrap(), vec![1; 1 << 20]);
+    c.mds.as_mut().unwrap().kill();
+    c.oss[0].as_mut().unwrap().kill();
+    let out = bounded(&["umount", text(&at)]);
+    assert!(out.status.success(), "it waits for nobody: {}", said(&out));
+    assert!(!is_mounted(&at));
+    c.mounts[0].1.child.wait().unwrap();
+}
+
+#[test]
+fn who_unmounts_hears_what_is_unwritten_and_for_whom_it_waits_and_need_not_wait() {
+    if !can_mount() {
+        return;
+    }
+    for force in [false, true] {
+        let (mut c, at) = settled();
+        c.oss[0].as_mut().unwrap().kill();
+        fs::File::options().write(true).open(at.join("f")).and_then(|mut f| f.write_all(&[2; 65536])).unwrap();
+        let mut umount = Command::new(env!("CARGO_BIN_EXE_stria"));
+        umount.arg("umount").args(force.then_some("-f")).arg(&at).stderr(Stdio::piped());
+        let mut umount = umount.spawn().unwrap();
+        let mut lines = std::io::BufReader::new(umount.stderr.take().unwrap());
+        let (mut line, mut code) = (String::new(), libc::EIO);
+        lines.read_line(&mut line).unwrap();
+        assert!(line.contains("64K of 1 object(s)") && line.contains("-OST0000 at tcp:127.0.0.1:"), "{line}");
+        if !force {
+            assert!(line.contains("60 s at most"), "{line}");
+            // SAFETY: plain system call on a child that was not collected yet.
+            unsafe { libc::kill(umount.id() as i32, libc::SIGINT) };
+            (code, line) = (libc::EINTR, String::new());
+            lines.read_line(&mut line).unwrap();
+            assert!(line.contains("it goes on") && line.contains("'kill "), "{line}");
+        }
+        assert_eq!(umount.wait().unwrap().code(), Some(code), "{line}");
+        assert!(!is_mounted(&at));
+        if !force {
+            assert!(c.mounts[0].1.is_running(), "it still waits");
+            // SAFETY: as above.
+            unsafe { libc::kill(c.mounts[0].1.child.id() as i32, libc::SIGTERM) };
+        }
+        c.mounts[0].1.child.wait().unwrap();
+        c.mounts[0].1.says("what is not written out is given up");
+    }
+}
+
+/// Processes whose command line has this word, but for one.
+fn processes_with(word: &str, but: u32) -> Vec<u32> {
+    let all = fs::read_dir("/proc").unwrap().flatten().filter_map(|e| e.file_name().to_str()?.parse().ok());
+    let has = |pid: &u32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|b| *b == 0).any(|w| w == word.as_bytes())
+    };
+    all.filter(|pid| *pid != but && has(pid)).collect()
+}
+
+#[test]
+fn who_does_not_wait_for_a_mount_in_the_background_has_none() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    // Nobody answers there.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, key) = (silent.local_addr().unwrap().to_string(), p.at("key"));
+    support::write_secret(&key, "0123456789abcdef0123456789abcdef");
+    let (at, key) = (p.at("m1"), format!("cluster.key_file={}", key.display()));
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
+        let mut mount = Command::new(env!("CARGO_BIN_EXE_stria"));
+        mount.args(["mount", "--background", "--mds", &address, "--set", &key]).arg(&at).stderr(Stdio::piped());
+        let mount = mount.spawn().unwrap();
+        let pid = mount.id();
+        wait_until("a daemon is there", || processes_with(text(&at), pid).len() == 1);
+        // SAFETY: plain system call on a child that was not collected yet.
+        unsafe { libc::kill(pid as i32, signal) };
+        let out = mount.wait_with_output().unwrap();
+        if signal != libc::SIGKILL {
+            assert_eq!(out.status.code(), Some(libc::EINTR), "{}", said(&out));
+            assert!(said(&out).contains("came before it was ready"), "{}", said(&out));
+            assert_eq!(processes_with(text(&at), pid), [0; 0], "it is gone when the command is");
+        }
+        wait_until("the daemon ends", || processes_with(text(&at), pid).is_empty());
+        assert!(!is_mounted(&at));
+    }
 }

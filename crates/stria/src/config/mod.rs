@@ -6,6 +6,7 @@ mod table;
 pub use explain::{explain, reference_markdown};
 pub use table::Own;
 
+use std::collections::BTreeSet;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
 
@@ -46,8 +47,36 @@ fn fast_admissions() -> Vec<String> {
     oss::fast::ADMISSIONS.iter().map(|p| p.name.to_string()).collect()
 }
 
+/// Sizes that have no key: they go by the memory of the process alone.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sizes {
+    /// Page frames beyond the caches: transfers under way, zero pages, writes that are answered and not stable yet.
+    pub frames_beyond_bytes: u64,
+    /// The own cache of a metadata target's database.
+    pub mdt_db_bytes: u64,
+    /// The own cache of an OST's database.
+    pub ost_db_bytes: u64,
+    /// Objects that an OST's store remembers.
+    pub ost_objects_max: u64,
+    /// Block checksums that it remembers.
+    pub ost_blocks_max: u64,
+}
+
+impl Default for Sizes {
+    fn default() -> Sizes {
+        let of_ost = store_file::FileStoreConfig::default();
+        Sizes {
+            frames_beyond_bytes: 512 * types::MIB,
+            mdt_db_bytes: store_redb::CACHE_BYTES_DEFAULT as u64,
+            ost_db_bytes: of_ost.db_cache_bytes as u64,
+            ost_objects_max: of_ost.objects_max as u64,
+            ost_blocks_max: of_ost.mapped_blocks_max as u64,
+        }
+    }
+}
+
 /// All settings: what belongs to no node (its fields are this struct's), and the keys of each kind of node.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Config {
     own: Own,
     /// Of clients.
@@ -56,6 +85,18 @@ pub struct Config {
     pub oss: oss::Keys,
     /// Of metadata servers.
     pub mds: mds::Keys,
+    /// What has no key.
+    pub sizes: Sizes,
+    /// Keys that somebody set, to whatever value.
+    set: BTreeSet<&'static str>,
+}
+
+/// Whoever set a value, it is the same.
+impl PartialEq for Config {
+    fn eq(&self, other: &Config) -> bool {
+        (&self.own, &self.client, &self.oss) == (&other.own, &other.client, &other.oss)
+            && (&self.mds, &self.sizes) == (&other.mds, &other.sizes)
+    }
 }
 
 impl From<Own> for Config {
@@ -95,7 +136,16 @@ impl Config {
             || self.client.put(key, text)?
             || self.oss.put(key, text)?
             || self.mds.put(key, text)?;
-        if known { Ok(()) } else { Err(unknown(key)) }
+        if !known {
+            return Err(unknown(key));
+        }
+        self.set.extend(rows().map(|row| row.key).filter(|k| *k == key));
+        Ok(())
+    }
+    /// Whether somebody set a key, if only to its default.
+    #[must_use]
+    pub fn is_set(&self, key: &str) -> bool {
+        self.set.contains(key)
     }
     /// A key's value as text that [`Config::set`] reads back.
     #[must_use]

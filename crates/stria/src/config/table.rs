@@ -23,6 +23,10 @@ types::keys! {
         /// (shallow); not at all (polling), which costs power, or the host's time, until 20 ms after the last request;
         /// polling in a virtual machine, deep elsewhere (auto). Root's processes only: it needs /dev/cpu_dma_latency.
         cpu_idle: String = "cpu.idle", Kind::Choice(super::idle_depths), "auto", Process, Restart;
+        /// Memory that this process may have, by which sizes go that nobody set: client.cache_bytes, oss.cache_bytes, oss.trace_bytes, mds.trace_bytes,
+        /// mds.locks_max, client.inodes_max, page frames of transfers, caches of databases. 0: what the machine has, its control groups or `ulimit -v` allow,
+        /// which no value goes beyond. Servers that `up --processes` starts share it.
+        memory_bytes_max: u64 = "memory.bytes_max", bytes(0, 1 << 60), "0", Process, Restart;
         /// Threads that move and check bytes for the mounts of a process, so that the one that decides is not held up: copies to
         /// and from the kernel, receiving and sending, checksums of transfers of 64 KiB and more. 0: it does so itself. -1: half
         /// as many as there are CPUs, 8 at most, where there are four CPUs or more; else 0.

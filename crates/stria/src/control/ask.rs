@@ -108,6 +108,12 @@ pub fn begin(connection: u32, user: u32, request: Value) -> Asked {
 }
 
 impl Asked {
+    /// Waits until somebody took the question, or until then.
+    pub fn connected(&self, until: Instant) {
+        if let Ok(Told::Connected(pid)) = self.told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            self.daemon.set(pid);
+        }
+    }
     /// The answer, if it comes until then; one that is late may be waited for again.
     ///
     /// # Errors

@@ -1,10 +1,14 @@
 //! What a daemon's shard waits for besides file system work: questions of tools, signals, the end of the mount.
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rt::Rt;
 use serde_json::Value;
+
+use crate::failure::Failure;
 
 /// Pause between two looks whether a signal came.
 const SIGNAL_LOOK: Duration = Duration::from_millis(100);
@@ -95,6 +99,14 @@ impl Events {
             rt.sleep(SIGNAL_LOOK).await;
         }
     }
+    /// Does something that comes before a mount is there, unless a signal comes first.
+    ///
+    /// # Errors
+    /// A signal came. What was done is not finished.
+    pub async fn unless_interrupted<T>(&self, rt: &Rt, work: impl Future<Output = T>) -> Result<T, Failure> {
+        let done = rt::sync::race(work, self.interrupted(rt)).await;
+        done.map_err(|signal| Failure::with_errno(format!("signal {signal} came before it was mounted"), libc::EINTR))
+    }
     /// The next event, for a thread that may block; `None` never comes while this queue lives.
     #[must_use]
     pub fn wait(&self) -> Option<Event> {
@@ -134,6 +146,22 @@ pub fn block_signals() {
     let set = stop_signals();
     // SAFETY: a valid set; the old mask is not wanted.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+}
+
+/// Blocks SIGINT, SIGTERM and SIGHUP and gives a descriptor from which they are read.
+///
+/// # Errors
+/// There is no descriptor.
+pub fn stop_signals_fd() -> io::Result<OwnedFd> {
+    let set = stop_signals();
+    // SAFETY: a valid set; what the call gives is a descriptor of ours, or negative.
+    let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    block_signals();
+    // SAFETY: as said.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Undoes [`block_signals`] in a child between fork and exec: programs expect to be interruptible.

@@ -13,7 +13,7 @@ mod server;
 mod shard;
 
 pub use ask::{Asked, Unanswered, ask, ask_of, ask_osts, begin, daemon_of};
-pub use events::{Ask, Event, Events, block_signals, unblock_signals};
+pub use events::{Ask, Event, Events, block_signals, stop_signals_fd, unblock_signals};
 pub use place::own_place;
 pub use server::{Served, serve};
 pub use shard::{Facts, Shard};

@@ -2,7 +2,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -12,10 +12,14 @@ use rt::Rt;
 
 use super::notify;
 use super::private::PrivateDir;
+use crate::control::{stop_signals_fd, unblock_signals};
 use crate::failure::{Failure, Outcome};
 
 /// How long a daemon whose mount is gone may take to end, in milliseconds.
 const END_WITHIN: i32 = 20_000;
+
+/// How long a daemon may take to end that nobody is told of, in milliseconds.
+const QUIET: i32 = 2_000;
 
 /// Environment variable of daemons whose starter listens.
 pub const ANNOUNCE: &str = "STRIA_ANNOUNCE";
@@ -28,10 +32,20 @@ pub fn is_awaited() -> bool {
 
 /// Says that this daemon is ready: `word` for a starter, `text` for people and a service manager.
 pub fn ready(rt: &Rt, word: &str, text: &str) {
+    outlives_starter();
     notify::ready(rt, text);
     // Who started this may be gone; that is no reason to stop serving.
     let line = if is_awaited() { format!("ready {word}") } else { text.to_string() };
     let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// A daemon with a session of its own stays when its starter has gone, from the moment on when it is ready.
+pub fn outlives_starter() {
+    // SAFETY: plain system calls without pointers.
+    if unsafe { libc::getsid(0) == libc::getpid() } && is_awaited() {
+        // SAFETY: as above.
+        unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
+    }
 }
 
 /// Tells whoever watches this daemon's stderr, if anybody does.
@@ -60,11 +74,40 @@ impl Daemon {
         session: bool,
         netns: Option<&Path>,
     ) -> Result<Daemon, Failure> {
-        let mut daemon = Daemon::spawn(arguments, log, session, netns)?;
-        match daemon.wait_ready() {
-            Ok(()) => Ok(daemon),
-            Err(line) => Err(daemon.why(&line, log)),
+        let attended = session.then(Interrupts::begin).transpose()?;
+        Daemon::spawn(arguments, log, session, netns)?.ready(log, attended)
+    }
+
+    /// Waits until it is ready; what would end the starter meanwhile ends it.
+    fn ready(mut self, log: Option<&Path>, attended: Option<Interrupts>) -> Result<Daemon, Failure> {
+        if let Some(interrupts) = attended
+            && let Some(signal) = interrupts.until_it_speaks(&self.child)
+        {
+            return Err(self.interrupted(&interrupts, signal));
         }
+        match self.wait_ready() {
+            Ok(()) => Ok(self),
+            Err(line) => Err(self.why(&line, log)),
+        }
+    }
+
+    /// Takes a daemon along that is not ready when its starter is to end.
+    fn interrupted(mut self, interrupts: &Interrupts, signal: i32) -> Failure {
+        let pid = self.child.id() as libc::pid_t;
+        let send = |signal| {
+            // SAFETY: plain system call; the process is our child and not yet collected.
+            unsafe { libc::kill(pid, signal) };
+        };
+        send(libc::SIGTERM);
+        if !super::mounts::ends_within(pid, QUIET) {
+            tell(&format!("process {pid} was told to end, and has begun something: a second signal kills it"));
+            if matches!(interrupts.until_end_of(pid, -1), Ended::Signal(_)) {
+                send(libc::SIGKILL);
+            }
+        }
+        // It has ended, or does now.
+        let _ = self.child.wait();
+        Failure::with_errno(format!("signal {signal} came before it was ready: it does not go on"), libc::EINTR)
     }
 
     /// Starts this program as [`Daemon::start`] does, and does not wait.
@@ -103,11 +146,8 @@ impl Daemon {
     }
 
     fn start_writing(arguments: &[OsString], stderr: Stdio, log: Option<&Path>) -> Result<Daemon, Failure> {
-        let mut daemon = Daemon::spawn_to(arguments, stderr, true, None)?;
-        match daemon.wait_ready() {
-            Ok(()) => Ok(daemon),
-            Err(line) => Err(daemon.why(&line, log)),
-        }
+        let attended = Some(Interrupts::begin()?);
+        Daemon::spawn_to(arguments, stderr, true, None)?.ready(log, attended)
     }
 
     fn spawn_to(arguments: &[OsString], stderr: Stdio, session: bool, netns: Option<&Path>) -> Result<Daemon, Failure> {
@@ -119,9 +159,14 @@ impl Daemon {
             command.env_remove(name);
         }
         if session {
-            // SAFETY: setsid is async-signal-safe.
+            // Until it is ready it goes with its starter, whatever ends that; Ctrl-C comes to the starter alone.
+            // SAFETY: setsid, prctl and pthread_sigmask are async-signal-safe.
             unsafe {
-                command.pre_exec(|| if libc::setsid() < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) })
+                command.pre_exec(|| {
+                    unblock_signals();
+                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+                    if libc::setsid() < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
+                })
             };
         } else {
             // Ctrl-C is for the starter alone; and nobody stays when it is killed.
@@ -199,6 +244,75 @@ impl Daemon {
         // Gone already, in the ordinary case.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Whether a process has ended.
+pub(super) enum Ended {
+    /// It has.
+    Yes,
+    /// A signal came first, for whoever waits.
+    Signal(i32),
+    /// Not in time.
+    NotYet,
+}
+
+/// Signals that would end a process: as long as it waits for another one they wait to be read.
+pub(super) struct Interrupts {
+    fd: OwnedFd,
+}
+
+impl Interrupts {
+    /// From here on.
+    pub(super) fn begin() -> Result<Interrupts, Failure> {
+        let failed = |e: std::io::Error| {
+            Failure::with_errno(format!("waiting for signals: {e}"), e.raw_os_error().unwrap_or(libc::EIO))
+        };
+        Ok(Interrupts { fd: stop_signals_fd().map_err(failed)? })
+    }
+    /// Waits until a daemon says something, or ends. A signal, if one came before.
+    fn until_it_speaks(&self, daemon: &Child) -> Option<i32> {
+        match self.before(daemon.stdout.as_ref()?.as_raw_fd(), -1) {
+            Ended::Signal(signal) => Some(signal),
+            Ended::Yes | Ended::NotYet => None,
+        }
+    }
+    /// Waits for the end of a process, so many milliseconds at most (-1: for as long as it takes).
+    pub(super) fn until_end_of(&self, pid: i32, milliseconds: i32) -> Ended {
+        // SAFETY: plain system call; what it gives is a descriptor of ours, or negative: there is no such process.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32;
+        if fd < 0 {
+            return Ended::Yes;
+        }
+        // SAFETY: as said.
+        let process = unsafe { OwnedFd::from_raw_fd(fd) };
+        self.before(process.as_raw_fd(), milliseconds)
+    }
+    fn before(&self, other: i32, milliseconds: i32) -> Ended {
+        let polled = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut both = [polled(self.fd.as_raw_fd()), polled(other)];
+        // SAFETY: two pollfds on the stack.
+        while unsafe { libc::poll(both.as_mut_ptr(), 2, milliseconds) } < 0 {
+            if std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
+                return Ended::NotYet;
+            }
+        }
+        if both[0].revents == 0 {
+            return if both[1].revents == 0 { Ended::NotYet } else { Ended::Yes };
+        }
+        // SAFETY: an all-zero record, which the call fills: it is as long as one.
+        let told = unsafe {
+            let mut told: libc::signalfd_siginfo = std::mem::zeroed();
+            libc::read(self.fd.as_raw_fd(), (&raw mut told).cast(), size_of_val(&told));
+            told
+        };
+        Ended::Signal(told.ssi_signo as i32)
+    }
+}
+
+impl Drop for Interrupts {
+    fn drop(&mut self) {
+        unblock_signals();
     }
 }
 

@@ -18,11 +18,12 @@ use types::Duration;
 
 use super::children::{Children, Host};
 use super::dir::ClusterDir;
+use super::memory::Shares;
 use super::mounts::Growth;
 use super::servers::of_ost;
 use super::settings::{self, Unopened};
 use super::stores::is_free;
-use super::up::{metrics_of, settings_arguments, start_ost};
+use super::up::{own_settings, settings_arguments, start_ost};
 use crate::cli;
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
@@ -223,6 +224,7 @@ pub struct Processes {
     path: PathBuf,
     told: Vec<OsString>,
     config: Config,
+    shares: Shares,
     children: Arc<Mutex<Children>>,
 }
 
@@ -232,18 +234,18 @@ impl Processes {
         rt: &Rt,
         dir: &ClusterDir,
         told: &cli::Settings,
-        config: &Config,
+        (config, shares): (&Config, Shares),
         children: &Arc<Mutex<Children>>,
     ) -> Rc<dyn Growth> {
         let (rt, path, told) = (rt.clone(), dir.path().to_path_buf(), settings_arguments(told));
-        Rc::new(Processes { rt, path, told, config: config.clone(), children: children.clone() })
+        Rc::new(Processes { rt, path, told, config: config.clone(), shares, children: children.clone() })
     }
 }
 
 impl Growth for Processes {
     fn serve(&self, ost: u16) -> LocalFuture<Outcome> {
         let (rt, children, path) = (self.rt.clone(), self.children.clone(), self.path.clone());
-        let (told, config) = (self.told.clone(), self.config.clone());
+        let (told, config, shares) = (self.told.clone(), self.config.clone(), self.shares);
         Box::pin(async move {
             let dir = directory(&path, ost)?;
             rt.offload(move || {
@@ -251,7 +253,7 @@ impl Growth for Processes {
                 if children.has(&format!("ost{ost}")) {
                     return Ok(());
                 }
-                let host = |name: &str| Host { netns: None, settings: metrics_of(name, &config) };
+                let host = |name: &str| Host { netns: None, settings: own_settings(name, &config, shares) };
                 start_ost(&mut children, &dir, ost, &told, &host, false)
             })
             .await

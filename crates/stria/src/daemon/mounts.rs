@@ -1,10 +1,9 @@
 //! Mounted clients of a process: serving them, answering tools, and letting go in order.
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::Sender;
 
 use client::Client;
 use cluster::{MountRole, MountSpec};
@@ -16,18 +15,27 @@ use types::{Duration, Instant};
 use super::announce;
 use super::children::Down;
 use super::dir::ClusterDir;
+use super::memory::{self, Roles};
 use super::records::Records;
 use super::servers::serve;
 use super::up::refuse_shadowing;
-use super::{keys, notify, settings};
+use super::{keys, limits, notify, settings};
 use crate::cli;
 use crate::config::Config;
 use crate::control::{self, Event, Events, Facts, Served, Shard, block_signals};
 use crate::failure::{Failure, Outcome};
 use crate::metrics::{Endpoint, Servers};
+use crate::out::word;
 
 /// How long programs may keep files open in a mount that was detached, before it is ended by force.
 pub(super) const LINGER: Duration = Duration::from_secs(5);
+
+/// How long a client may take to leave before somebody is told what it waits for, and a signal has it give up what is not written out.
+const LEAVES_WITHIN: Duration = Duration::from_secs(1);
+/// How long a tool may take to unmount a mount of which it has asked what its end waits for.
+const UNMOUNTED_WITHIN: Duration = Duration::from_secs(60);
+/// Between two looks whether a client leaves.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// How long the daemon of an earlier mount may keep the name of the control socket.
 const NAME_WAIT: Duration = Duration::from_secs(10);
@@ -42,6 +50,30 @@ struct Mounted {
     left: Cell<bool>,
     /// What those after it know it by.
     records: Rc<Records>,
+}
+
+impl Mounted {
+    /// Whether a client has had its time to leave.
+    fn leaves_slowly(&self, rt: &Rt) -> bool {
+        !self.left.get() && self.leaving.get().is_some_and(|since| rt.now().since(since) >= LEAVES_WITHIN)
+    }
+
+    /// What a client that leaves has not written out yet, and for which servers it waits.
+    async fn waits_for(&self) -> serde_json::Value {
+        let client = &self.role.client;
+        let imports = client.osts().all().into_iter().filter_map(|o| o.import_if_any());
+        let away = std::iter::once(client.sessions().mdc())
+            .chain(imports)
+            .filter(|i| i.state() == ptlrpc::ImportState::Connecting && !i.is_out_of_service())
+            .map(|i| {
+                let why = i.failure().unwrap_or_else(|| "no answer".into());
+                format!("{} at {} ({why})", i.target(), i.nid())
+            });
+        let mut waits: Vec<String> = away.collect();
+        let unsettled = client.unsettled().to_string();
+        waits.extend(self.shard.recoveries().await.iter().map(crate::status::recovery_line));
+        json!({"unsettled": unsettled, "waits": waits.join(", ")})
+    }
 }
 
 /// The mounts of this process.
@@ -163,6 +195,7 @@ impl Mounts {
         while self.all.iter().any(|m| !m.left.get()) {
             match self.events.next(&self.rt).await {
                 Event::Ask(ask) if ask.request["do"] == "end" => self.end(&ask),
+                Event::Ask(ask) if ask.request["do"] == "leave" => self.tell_of_leaving(ask),
                 Event::Ask(ask) if matches!(ask.request["do"].as_str(), Some("serve_ost" | "end_ost")) => {
                     self.grow(ask)
                 }
@@ -181,7 +214,7 @@ impl Mounts {
                     for m in self.all.iter().filter(|m| !m.over.get()) {
                         self.rt.spawn(let_go(self.rt.clone(), m.clone(), force));
                     }
-                    for m in self.all.iter().filter(|m| self.leaves_slowly(m)) {
+                    for m in self.all.iter().filter(|m| m.leaves_slowly(&self.rt)) {
                         tracing::error!("{}: what is not written out is given up", m.role.mount.path().display());
                         m.role.client.abandon();
                         m.left.set(true);
@@ -252,9 +285,27 @@ impl Mounts {
         let _ = ask.answer.send(answer);
     }
 
-    /// Whether a client has had its time to leave.
-    fn leaves_slowly(&self, m: &Mounted) -> bool {
-        !m.left.get() && m.leaving.get().is_some_and(|since| self.rt.now().since(since) >= LINGER)
+    /// A tool unmounts this mount, and wants to know what its client waits for if that takes long, or what is lost if it is given up.
+    fn tell_of_leaving(&self, ask: control::Ask) {
+        let Some(m) = self.all.get(ask.place).cloned() else { return };
+        let (rt, events) = (self.rt.clone(), self.events.sender());
+        self.rt.spawn(async move {
+            let until = rt.now() + UNMOUNTED_WITHIN;
+            while !m.leaves_slowly(&rt) && !m.left.get() && rt.now() < until {
+                rt.sleep(LOOK).await;
+            }
+            let leaves = m.leaves_slowly(&rt);
+            let answer = if leaves { m.waits_for().await } else { json!({}) };
+            // Nobody waits who did not write there.
+            if leaves && ask.request["force"] == true && ask.privileged {
+                tracing::error!("{}: what is not written out is given up", m.role.mount.path().display());
+                m.role.client.abandon();
+                // The event loop may have ended already.
+                let _ = events.send(Event::Left { place: ask.place });
+            }
+            // The tool may have gone.
+            let _ = ask.answer.send(answer);
+        });
     }
 
     /// OSTs that the cluster does not let in, a sentence each, as the first mount hears it.
@@ -287,22 +338,17 @@ async fn leave(rt: Rt, m: Rc<Mounted>, place: usize, events: Sender<Event>) {
     rt.spawn(async move {
         watch_rt.sleep(LINGER).await;
         if !watched.left.get() {
-            let client = &watched.role.client;
-            let imports = client.osts().all().into_iter().filter_map(|o| o.import_if_any());
-            let away: Vec<String> = std::iter::once(client.sessions().mdc())
-                .chain(imports)
-                .filter(|i| i.state() == ptlrpc::ImportState::Connecting && !i.is_out_of_service())
-                .map(|i| {
-                    format!("{} at {} ({})", i.target(), i.nid(), i.failure().unwrap_or_else(|| "no answer".into()))
-                })
-                .collect();
-            let waits = watched.shard.recoveries().await;
-            let away: Vec<String> = away.into_iter().chain(waits.iter().map(crate::status::recovery_line)).collect();
+            let waits = watched.waits_for().await;
             if watched.left.get() {
                 return;
             }
+            let text = |key: &str| waits[key].as_str().unwrap_or_default().to_string();
             let at = watched.role.mount.path().display();
-            tracing::warn!("{at} is unmounted, and what was written there waits for {}", away.join(", "));
+            tracing::warn!(
+                "{at} is unmounted; {} that is not written out waits for {}",
+                text("unsettled"),
+                text("waits")
+            );
         }
     });
     if m.role.client.leave().await {
@@ -345,7 +391,7 @@ async fn let_go(rt: Rt, m: Rc<Mounted>, force: bool) {
             }
         }
         Err(MountError::StillBusy { .. }) if !force => {
-            let used = format!("{shown} is in use (fuser -vm {shown} tells by whom)");
+            let used = format!("{shown} is in use (fuser -vm {} tells by whom)", word(m.role.mount.path()));
             say_aside(&rt, format!("{used}: press Ctrl-C again to detach it anyway"));
             return;
         }
@@ -398,6 +444,9 @@ pub(super) fn patience(config: &Config) -> Duration {
 pub fn mount(arguments: &cli::Mount) -> Outcome {
     let config = settings::load(&arguments.settings)?;
     let dir = arguments.dir.as_deref().map(ClusterDir::open).transpose()?;
+    let roles = Roles { clients: 1, ..Roles::default() };
+    let config = memory::fitted(config, roles)?;
+    limits::check(roles)?;
     if arguments.background {
         return announce::in_background(dir.as_ref().map(|d| d.run().join("mount.log")).as_deref());
     }
@@ -426,12 +475,11 @@ pub fn mount(arguments: &cli::Mount) -> Outcome {
     let events = Rc::new(Events::default());
     events.watch_signals();
     let metrics = Endpoint::start(&config, events.sender())?;
-    serve(&config, (1, 0), async |rt| {
+    serve(&config, roles, async |rt| {
         let mut client = settings::client(&config, &nid, &key);
         client.noatime |= spec.options.no_atime || reads_only;
-        let joined = rt::sync::race(cluster::join(&rt, client, 0, patience(&config)), events.interrupted(&rt)).await;
-        let joined = joined.map_err(|signal| Failure::from(format!("signal {signal} came before it was mounted")))?;
-        let client = joined.map_err(|e| Failure::from(e.0))?;
+        let joined = cluster::join(&rt, client, 0, patience(&config));
+        let client = events.unless_interrupted(&rt, joined).await?.map_err(|e| Failure::from(e.0))?;
         let mut mounts = Mounts::new(rt, events, metrics.as_ref(), dir.as_ref());
         mounts.add(client, &at, &spec, &["client"], &[], Down::default()).await?;
         announce::ready(
@@ -442,164 +490,6 @@ pub fn mount(arguments: &cli::Mount) -> Outcome {
         mounts.serve(Servers::default()).await
     })
 }
-
-/// The verb `umount`: unmounts, and waits until the daemon has written everything and is gone.
-///
-/// # Errors
-/// The path is not on a mount, or the mount is in use.
-pub fn umount(arguments: &cli::Umount) -> Outcome {
-    let busy = |e: MountError| {
-        let errno = if matches!(e, MountError::StillBusy { .. }) { libc::EBUSY } else { libc::EIO };
-        Failure::with_errno(e.to_string(), errno)
-    };
-    let (connection, at) = crate::lfs::connection_at(&arguments.mount)?;
-    // What its daemon left behind cannot be looked at, but it can be detached.
-    if control::daemon_of(connection).is_none() && is_dead(&at) {
-        fuse::mount::copies(connection).iter().for_each(tell_of_dead_copy);
-        return fuse::mount::unmount(&at, true).map_err(busy);
-    }
-    refuse_foreign(connection, &at)?;
-    let _until_the_end = tell_what_is_waited_for(connection);
-    // umount(2) sees its own mount namespace only.
-    let copies = if arguments.lazy { Vec::new() } else { fuse::mount::copies(connection) };
-    if !copies.is_empty() {
-        refuse_used(&at, connection)?;
-    }
-    let pid = control::daemon_of(connection);
-    let others = fuse::mount::mounts().into_iter().filter(|m| m.kind == "fuse.stria" && m.minor != connection);
-    let alone = pid.is_some() && others.into_iter().all(|m| control::daemon_of(m.minor) != pid);
-    let ours = fuse::mount::mounts().into_iter().rev().find(|m| m.minor == connection);
-    match fuse::mount::Connection::open(connection).unmount(&at, arguments.lazy) {
-        Err(MountError::StillBusy { .. }) => {
-            refuse_used(&at, connection)?;
-            return Err(busy(MountError::StillBusy { at }));
-        }
-        Err(e) => return Err(busy(e)),
-        Ok(_) => {}
-    }
-    if let Some(copy) = copies.first() {
-        note!(
-            "{}: was also mounted in the mount namespace of process {} ({}), unused: it ends there, too",
-            at.display(),
-            copy.pid,
-            copy.name
-        );
-        // A daemon that does not answer may have ended meanwhile, when the copy went, or because it was killed.
-        if let Err(e) = control::ask_of(connection, ours.map_or(0, |m| m.user), &json!({"do": "end"}))
-            && pid.is_none_or(|pid| !ends_within(pid, QUIET_MS))
-            && !is_dead(&place_of(copy))
-        {
-            return Err(e);
-        }
-    }
-    match pid {
-        Some(pid) if alone && !arguments.lazy => wait_for_end(&at, pid),
-        _ => Ok(()),
-    }
-}
-
-/// Whether nobody serves the mount any more. What the kernel remembers of one says nothing, and one who serves it may wait for servers.
-fn is_dead(at: &Path) -> bool {
-    let Ok(at) = std::ffi::CString::new(at.as_os_str().as_bytes()) else { return false };
-    let (tell, told) = channel();
-    std::thread::spawn(move || {
-        // SAFETY: a NUL-terminated path, and an all-zero structure that the call fills in.
-        let failed = unsafe { libc::statfs(at.as_ptr(), &mut std::mem::zeroed()) } != 0;
-        let errno = std::io::Error::last_os_error().raw_os_error();
-        // Who asked may have lost patience.
-        let _ = tell.send(failed && matches!(errno, Some(libc::ENOTCONN | libc::ECONNABORTED)));
-    });
-    told.recv_timeout(std::time::Duration::from_millis(ANSWER_MS)).unwrap_or(false)
-}
-
-/// Where the file system that is mounted in another mount namespace can be looked at.
-fn place_of(copy: &fuse::mount::Copy) -> PathBuf {
-    let inside = copy.at.strip_prefix("/").unwrap_or(&copy.at);
-    Path::new("/proc").join(copy.pid.to_string()).join("root").join(inside)
-}
-
-/// A mount without its daemon that is not in this mount namespace stays.
-fn tell_of_dead_copy(copy: &fuse::mount::Copy) {
-    note!(
-        "it stays, without its daemon, in the mount namespace of process {pid} ({}): 'nsenter -t {pid} -m umount -l {}' takes it away there",
-        copy.name,
-        copy.at.display(),
-        pid = copy.pid
-    );
-}
-
-/// Says whom servers of a mount wait for after a restart, unless what is given back is dropped before long. The daemon can be
-/// asked as long as it is mounted: it has a moment for the answer.
-fn tell_what_is_waited_for(connection: u32) -> Sender<()> {
-    let ((over, is_over), (heard, is_heard)) = (channel(), channel());
-    std::thread::spawn(move || {
-        let status = control::ask(connection, &json!({"do": "status"})).unwrap_or_default();
-        // Nobody waits for it any more.
-        let _ = heard.send(());
-        let quiet = std::time::Duration::from_millis(QUIET_MS.unsigned_abs().into());
-        if is_over.recv_timeout(quiet) == Err(RecvTimeoutError::Timeout) {
-            status["recovery"].as_array().into_iter().flatten().for_each(|r| {
-                announce::tell(&crate::status::recovery_line(r));
-            });
-        }
-    });
-    let _ = is_heard.recv_timeout(std::time::Duration::from_millis(ANSWER_MS));
-    over
-}
-
-/// Refuses to unmount what another user mounted, unless root does it.
-fn refuse_foreign(connection: u32, at: &Path) -> Outcome {
-    // SAFETY: plain system call without arguments.
-    let own = unsafe { libc::geteuid() };
-    let mount = fuse::mount::mounts().into_iter().rev().find(|m| m.minor == connection && m.kind == "fuse.stria");
-    match mount.filter(|m| own != 0 && m.user != own) {
-        None => Ok(()),
-        Some(m) => Err(Failure::with_errno(
-            format!("{} was mounted by user {}: that user or root unmounts it, not user {own}", at.display(), m.user),
-            libc::EPERM,
-        )),
-    }
-}
-
-/// Programs that are named when a mount is in use.
-const USERS_SHOWN_MAX: usize = 10;
-
-/// Refuses to unmount what programs use, and names them.
-fn refuse_used(at: &Path, connection: u32) -> Outcome {
-    let users = fuse::mount::users(connection);
-    if users.is_empty() {
-        return Ok(());
-    }
-    let shown: Vec<String> =
-        users.iter().take(USERS_SHOWN_MAX).map(|u| format!("process {} ({}) {}", u.pid, u.name, u.what)).collect();
-    let more = users.len().saturating_sub(USERS_SHOWN_MAX);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let why = format!("{} is still in use: {}{more}; end them, or unmount lazily", at.display(), shown.join(", "));
-    Err(Failure::with_errno(why, libc::EBUSY))
-}
-
-/// Waits until the daemon of a mount has written everything out and is gone.
-fn wait_for_end(at: &Path, pid: i32) -> Outcome {
-    if ends_within(pid, QUIET_MS) {
-        return Ok(());
-    }
-    announce::tell(&format!("{} is unmounted; process {pid} writes out what was written there", at.display()));
-    if ends_within(pid, END_MS) {
-        return Ok(());
-    }
-    let why = format!(
-        "{} is unmounted, but process {pid} still runs: a server that it needs does not answer, or waits for clients (its log says which); 'kill {pid}' makes it give up what is not written out",
-        at.display()
-    );
-    Err(Failure::with_errno(why, libc::ETIMEDOUT))
-}
-
-/// How long a daemon may take to say what it knows of its servers, in milliseconds.
-const ANSWER_MS: u64 = 1_000;
-/// How long an end takes that nobody needs to be told of, in milliseconds.
-const QUIET_MS: i32 = 2_000;
-/// How long a daemon may take to write everything out, in milliseconds.
-const END_MS: i32 = 60_000;
 
 /// Whether a process ends within so many milliseconds.
 pub(super) fn ends_within(pid: i32, milliseconds: i32) -> bool {

@@ -11,14 +11,16 @@ use types::OstIndex;
 
 use super::announce;
 use super::dir::ClusterDir;
+use super::memory::{self, Roles};
 use super::settings::Unopened;
 use super::stores::is_free;
-use super::{growth, keys, notify, private, settings};
+use super::{growth, keys, limits, notify, private, settings};
 use crate::cli;
 use crate::config::Config;
 use crate::control::{Event, Events, block_signals};
 use crate::failure::{Failure, Outcome};
 use crate::metrics::{Endpoint, Servers};
+use crate::out::word;
 
 /// Runs `work` on a shard of this thread.
 pub(crate) fn on_shard<T>(
@@ -43,16 +45,9 @@ fn on_shard_with<T>(
 /// Runs `work` of a process that serves requests.
 pub(super) fn serve<T>(
     config: &Config,
-    (clients, osts): (u64, u64),
+    roles: Roles,
     work: impl AsyncFnOnce(Rt) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    match take_descriptors() {
-        Ok(descriptors) => {
-            tracing::debug!(descriptors, "descriptors that this process may have open");
-            ptlrpc::Seats::of_process().set_descriptors(usize::try_from(descriptors).unwrap_or(usize::MAX));
-        }
-        Err(e) => tracing::warn!("the limit of open descriptors stays as it is: {e}"),
-    }
     if let Some(latency_us) = settings::wake_up_us(config)
         && let Err(e) = rt::real::keep_awake(latency_us)
     {
@@ -61,26 +56,8 @@ pub(super) fn serve<T>(
     if config.net_profile != "none" {
         rt::real::set_net_profile(&config.net_profile).map_err(|e| Failure::usage(format!("net.profile: {e}")))?;
     }
-    on_shard_with(settings::frames(config, clients, osts)?, settings::movers(config, clients), work)
-}
-
-/// Raises the limit of open descriptors to what this process may have, and answers that: every client takes one at every target, and
-/// the usual 1,024 are few. Who starts a server with a lower hard limit means it.
-fn take_descriptors() -> std::io::Result<u64> {
-    // SAFETY: an all-zero limit is filled in by the first call and read by the second.
-    unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) != 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        if limit.rlim_cur < limit.rlim_max {
-            limit.rlim_cur = limit.rlim_max;
-            if libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) != 0 {
-                return Err(std::io::Error::last_os_error());
-            }
-        }
-        Ok(limit.rlim_cur)
-    }
+    let frames = settings::frames(config, roles.clients, roles.osts)?;
+    on_shard_with(frames, settings::movers(config, roles.clients), work)
 }
 
 /// The verb `mkfs`.
@@ -165,13 +142,16 @@ pub fn mds(arguments: &cli::Mds) -> Outcome {
     dir.check_mdt()?;
     let config = settings::load_in(Some(&dir), &arguments.settings)?;
     dir.check_engine(&config)?;
+    let roles = Roles { mdts: 1, ..Roles::default() };
+    let config = memory::fitted(config, roles)?;
+    limits::check(roles)?;
     let key = keys::find(&config, Some(&dir))?;
     let nid = address(arguments.listen.as_deref(), &dir, "mdt0", &config)?;
     block_signals();
     let events = Events::default();
     events.watch_signals();
     let metrics = Endpoint::start(&config, events.sender())?;
-    serve(&config, (0, 0), async |rt| {
+    serve(&config, roles, async |rt| {
         let told = mds::MdsConfig {
             away: arguments.without_ost.iter().map(|i| OstIndex(*i)).collect(),
             store: dir.mdt_identity(),
@@ -225,8 +205,11 @@ fn targets(arguments: &cli::Oss, dir: &ClusterDir) -> Result<Vec<OstIndex>, Fail
     }
     let here: Vec<OstIndex> = dir.ost_indices().into_iter().filter(|i| !is_free(&dir.ost(*i))).map(OstIndex).collect();
     if here.is_empty() {
-        let why =
-            format!("--ost all: no store of an OST is in {}: 'stria ost add --dir' makes one", dir.path().display());
+        let why = format!(
+            "--ost all: no store of an OST is in {}: 'stria ost add --dir {}' makes one",
+            dir.path().display(),
+            word(dir.path())
+        );
         return Err(Failure::with_errno(why, libc::ENOENT));
     }
     Ok(here)
@@ -296,6 +279,9 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
     let key = keys::find(&config, Some(&dir))?;
     let is_all = arguments.ost == "all";
     let list = targets(arguments, &dir)?;
+    let roles = Roles { osts: list.len() as u64, ..Roles::default() };
+    let config = memory::fitted(config, roles)?;
+    limits::check(roles)?;
     let name = format!("ost{}", arguments.ost);
     let nid = address(arguments.listen.as_deref(), &dir, &name, &config)?;
     let mds = match &arguments.mds {
@@ -311,13 +297,14 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
     let events = Events::default();
     events.watch_signals();
     let metrics = Endpoint::start(&config, events.sender())?;
-    serve(&config, (0, list.len() as u64), async |rt| {
+    serve(&config, roles, async |rt| {
         if let Some(missing) = list.iter().find(|o| !dir.has_ost(o.0)) {
             let (at, there) = (dir.path().display(), dir.osts());
             let why = format!(
-                "{at} has no OST {}: it has {there} ({}); 'stria ost add --dir {at}' adds one",
+                "{at} has no OST {}: it has {there} ({}); 'stria ost add --dir {}' adds one",
                 missing.0,
-                dir.indices_text()
+                dir.indices_text(),
+                word(dir.path())
             );
             return Err(Failure::with_errno(why, libc::ENOENT));
         }
@@ -351,27 +338,4 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
         told?;
         closed.map_err(|e| Failure::with_errno(format!("object store: {e}"), e.errno()))
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_server_takes_all_the_descriptors_that_it_may_have() {
-        let limit = || {
-            let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-            // SAFETY: a plain system call that fills its argument.
-            assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) }, 0);
-            limit
-        };
-        let before = limit();
-        // One that other tests of this process do not notice.
-        let fewer = libc::rlimit { rlim_cur: before.rlim_max - 1, ..before };
-        // SAFETY: a plain system call.
-        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const fewer) }, 0);
-        assert_eq!(take_descriptors().unwrap(), before.rlim_max);
-        assert_eq!((limit().rlim_cur, limit().rlim_max), (before.rlim_max, before.rlim_max));
-        assert_eq!(take_descriptors().unwrap(), before.rlim_max, "there is nothing more to take");
-    }
 }

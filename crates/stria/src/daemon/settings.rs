@@ -15,17 +15,15 @@ use oss::store::{EmulatedStore, MemoryStore, NullStore, ObjectStore, StoreIdenti
 use ptlrpc::ClusterKey;
 use rt::{Nid, Rt};
 use store_file::FileStoreConfig;
-use types::{Duration, GIB, MIB, OstIndex};
+use types::{Duration, GIB, OstIndex};
 
 use super::dir::ClusterDir;
-use super::medium;
 use super::stores::refuse_store_inside;
+use super::{medium, memory};
 use crate::cli::Settings;
 use crate::config::{Config, parse_ids};
 use crate::failure::{Failure, Outcome};
 
-/// Frames beyond the caches: transfers under way, zero pages, pages between caches.
-const FRAMES_BEYOND_CACHES: u64 = 512 * MIB;
 /// Longer than leaving C1 takes, shorter than leaving deeper states.
 const SHALLOW_US: u32 = 2;
 
@@ -103,12 +101,17 @@ pub fn frames(config: &Config, clients: u64, osts: u64) -> Result<frames::FrameP
     })
 }
 
-fn frames_bytes(config: &Config, clients: u64, osts: u64) -> u64 {
-    let stores = if config.store_kind == "memory" { capacity(config).saturating_mul(osts) } else { 0 };
+/// What [`frames`] has, in bytes.
+pub(super) fn frames_bytes(config: &Config, clients: u64, osts: u64) -> u64 {
     let server = if osts > 0 { config.oss.cache_bytes } else { 0 };
     let cached = client::PageCache::frames_max(config.client.cache_bytes);
     let caches = cached.saturating_mul(clients).saturating_add(server);
-    caches.saturating_add(stores).saturating_add(FRAMES_BEYOND_CACHES)
+    caches.saturating_add(stores_bytes(config, osts)).saturating_add(config.sizes.frames_beyond_bytes)
+}
+
+/// What stores in the memory of a process come to hold, in bytes.
+pub(super) fn stores_bytes(config: &Config, osts: u64) -> u64 {
+    if config.store_kind == "memory" { capacity(config).saturating_mul(osts) } else { 0 }
 }
 
 fn capacity(config: &Config) -> u64 {
@@ -127,7 +130,12 @@ pub fn mds(config: &Config) -> Result<MdsConfig, Failure> {
     let default_layout = LayoutSpec::from_raw(config.layout_stripe_size, config.layout_stripe_count, -1);
     let default_layout = default_layout.map_err(|e| Failure::usage(format!("layout: {e}")))?;
     let place_of: mds::PlaceOf = |path| refuse_inside(path).map_err(|e| e.to_string());
-    Ok(MdsConfig { default_layout, place_of, ..MdsConfig::of(&config.mds) })
+    let db_cache_bytes = count(config.sizes.mdt_db_bytes);
+    Ok(MdsConfig { default_layout, place_of, db_cache_bytes, ..MdsConfig::of(&config.mds) })
+}
+
+fn count(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
 }
 
 /// Settings of an OST.
@@ -265,7 +273,14 @@ async fn slow_store(rt: &Rt, dir: &ClusterDir, index: u16, config: &Config) -> R
     }
     dir.check_ost(rt, index).await.map_err(|why| Failure::with_errno(why, libc::ENOENT))?;
     let at = dir.ost(index);
-    let files = FileStoreConfig { direct: config.store_direct, medium: medium::of(&at), ..FileStoreConfig::default() };
+    let files = FileStoreConfig {
+        direct: config.store_direct,
+        medium: medium::of(&at),
+        db_cache_bytes: count(config.sizes.ost_db_bytes),
+        objects_max: count(config.sizes.ost_objects_max),
+        mapped_blocks_max: count(config.sizes.ost_blocks_max),
+        ..FileStoreConfig::default()
+    };
     let store = cluster::open_ost(rt, &at, dir.cluster, files).await.map_err(unopened)?;
     if config.store_kind == "emulated" {
         let profile = DeviceProfile::parse(&config.store_profile, &config.store_profile_keys);
@@ -292,7 +307,7 @@ pub fn window(config: &Config) -> Duration {
 pub fn client(config: &Config, mds: &Nid, key: &ClusterKey) -> ClientConfig {
     ClientConfig {
         key: key.clone(),
-        inodes_max: inodes_max(config.client.inodes_max, mount::allowed_memory_bytes()),
+        inodes_max: inodes_max(config.client.inodes_max, memory::allowed(config)),
         ..ClientConfig::of(&config.client, cache_keys(&config.client.cache_keys), mds.clone())
     }
 }
@@ -437,8 +452,8 @@ mod tests {
             // Unwritten pages stay above the cache's limit until they are written.
             let held = client::PageCache::frames_max(config.client.cache_bytes);
             assert!(held > config.client.cache_bytes);
-            assert_eq!(frames_bytes(&config, 2, 0) - 2 * held, FRAMES_BEYOND_CACHES, "{gib} GiB");
-            assert_eq!(frames_bytes(&config, 0, 4), config.oss.cache_bytes + FRAMES_BEYOND_CACHES);
+            assert_eq!(frames_bytes(&config, 2, 0) - 2 * held, config.sizes.frames_beyond_bytes, "{gib} GiB");
+            assert_eq!(frames_bytes(&config, 0, 4), config.oss.cache_bytes + config.sizes.frames_beyond_bytes);
         }
     }
 

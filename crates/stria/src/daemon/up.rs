@@ -16,10 +16,11 @@ use types::OstIndex;
 use super::announce;
 use super::children::{Children, Down, Host};
 use super::dir::{ClusterDir, NEW_OSTS};
+use super::memory::{self, Roles, Shares};
 use super::mounts::{Growth, LINGER, Mounts, check, patience};
 use super::servers::{of_ost, on_shard, prepare, refusal, replaced, serve, start_those_that_open};
 use super::stores::Osts;
-use super::{growth, keys, private, settings};
+use super::{growth, keys, limits, private, settings};
 use crate::cli;
 use crate::config::Config;
 use crate::control::{Event, Events, block_signals};
@@ -38,6 +39,9 @@ pub fn up(arguments: &cli::Up) -> Outcome {
     let places = arguments.mount.iter().map(|at| check(at, &spec)).collect::<Result<Vec<_>, _>>()?;
     refuse_repeated(&places)?;
     refuse_shadowing(&arguments.dir, known.as_ref(), &places)?;
+    let (roles, config, shares) = fitted(arguments, known.as_ref(), config)?;
+    // Before a directory is made, and the log of a daemon, which nobody reads.
+    limits::check(roles)?;
     if arguments.background {
         let dir = on_shard(frames::FramePool::new(1 << 20), async |rt| {
             let (path, osts) = (&arguments.dir, arguments.osts);
@@ -50,8 +54,31 @@ pub fn up(arguments: &cli::Up) -> Outcome {
     let events = Rc::new(Events::default());
     events.watch_signals();
     let metrics = Endpoint::start(&config, events.sender())?;
-    let run = Run { arguments, known: known.is_some(), config, spec, places, events, metrics };
-    if arguments.processes { run.in_processes() } else { run.in_one_process() }
+    let run = Run { arguments, known: known.is_some(), config, roles, shares, spec, places, events, metrics };
+    match run.shares {
+        Some(shares) => run.in_processes(shares),
+        None => run.in_one_process(),
+    }
+}
+
+/// What this process serves, its configuration with sizes that fit into its memory, and what its servers get of that.
+fn fitted(
+    arguments: &cli::Up,
+    known: Option<&ClusterDir>,
+    config: Config,
+) -> Result<(Roles, Config, Option<Shares>), Failure> {
+    let clients = arguments.mount.len() as u64;
+    let osts = u64::from(arguments.osts.or(known.map(ClusterDir::osts)).unwrap_or(NEW_OSTS));
+    if !arguments.processes {
+        let roles = Roles { clients, osts, mdts: 1 };
+        return Ok((roles, memory::fitted(config, roles)?, None));
+    }
+    let roles = Roles { clients, ..Roles::default() };
+    let shares = Shares::of(&config, roles, osts);
+    // What they would refuse each by itself is refused before one is started.
+    memory::fitted(shares.given(&config, shares.mds), Shares::MDS)?;
+    memory::fitted(shares.given(&config, shares.oss), Shares::OSS)?;
+    Ok((roles, memory::fitted(shares.given(&config, shares.up), roles)?, Some(shares)))
 }
 
 fn refuse_repeated(places: &[PathBuf]) -> Outcome {
@@ -107,6 +134,10 @@ fn resolved(path: &Path) -> Result<PathBuf, Failure> {
 
 struct Run<'a> {
     arguments: &'a cli::Up,
+    /// What this process serves.
+    roles: Roles,
+    /// What memory each process gets, where servers have processes of their own.
+    shares: Option<Shares>,
     /// The directory was a cluster's when its settings were read.
     known: bool,
     config: Config,
@@ -118,14 +149,13 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn in_one_process(self) -> Outcome {
-        let known = ClusterDir::open_if_there(&self.arguments.dir)?.map(|d| d.osts());
-        let osts = u64::from(self.arguments.osts.or(known).unwrap_or(NEW_OSTS));
-        serve(&self.config, (self.places.len() as u64, osts), async |rt| {
+        serve(&self.config, self.roles, async |rt| {
             let dir = prepare(&rt, &self.arguments.dir, self.arguments.osts, &self.config, self.known).await?;
             let dir = Arc::new(dir);
             let mut osts = self.examine(&rt, &dir).await?;
             let key = keys::find(&self.config, Some(&dir))?;
-            let (mds, oss) = self.start_servers(&rt, &dir, &mut osts, &key).await?;
+            let started = self.start_servers(&rt, &dir, &mut osts, &key);
+            let (mds, oss) = self.events.unless_interrupted(&rt, started).await??;
             let growth = growth::Here::begin(&rt, &dir, &self.config, &key, &mds.nid, &oss);
             let expected = self.expected(&osts);
             let named = expected.iter().map(|(ost, _)| *ost).collect();
@@ -264,12 +294,12 @@ impl Run<'_> {
         let roles: &[&str] = if self.arguments.processes { &["client"] } else { &["mds", "oss", "client"] };
         let mut client = settings::client(&self.config, mds, key);
         client.noatime |= self.spec.options.no_atime;
-        let client = cluster::join(rt, client, osts.here.len(), patience(&self.config)).await;
-        let client = client.map_err(|e| Failure::from(e.0))?;
+        let joined = cluster::join(rt, client, osts.here.len(), patience(&self.config));
+        let client = self.events.unless_interrupted(rt, joined).await?.map_err(|e| Failure::from(e.0))?;
         mounts.add(client, at, &self.spec, roles, &osts.away, down.clone()).await
     }
 
-    fn in_processes(self) -> Outcome {
+    fn in_processes(self, shares: Shares) -> Outcome {
         if self.config.store_kind == "memory" {
             return Err(Failure::usage("store.kind = memory lives in one process: leave --processes away"));
         }
@@ -287,7 +317,7 @@ impl Run<'_> {
         })?;
         let key = keys::find(&self.config, Some(&dir))?;
         let told = settings_arguments(&self.arguments.settings);
-        let hosts = |name: &str| Host { netns: None, settings: metrics_of(name, &self.config) };
+        let hosts = |name: &str| Host { netns: None, settings: own_settings(name, &self.config, shares) };
         let expected: Vec<u16> = self.expected(&osts).iter().map(|(ost, _)| *ost).collect();
         let servers = start_those_that_start(&dir, &mut osts, &expected, &told, &hosts)?;
         let mds =
@@ -295,8 +325,9 @@ impl Run<'_> {
         dir.note_running("up", None)?;
         dir.note_metrics("up", self.metrics.as_ref())?;
         let (down, servers) = (servers.down(), Arc::new(Mutex::new(servers)));
-        let outcome = serve(&self.config, (self.places.len() as u64, 0), async |rt| {
-            let growth = growth::Processes::begin(&rt, &dir, &self.arguments.settings, &self.config, &servers);
+        let outcome = serve(&self.config, self.roles, async |rt| {
+            let growth =
+                growth::Processes::begin(&rt, &dir, &self.arguments.settings, (&self.config, shares), &servers);
             self.serve_mounts(&rt, &dir, &osts, &mds, &key, (Servers::default(), down.clone(), growth)).await
         });
         servers.lock().expect("whoever starts or stops a server under it does not panic").stop();
@@ -329,17 +360,23 @@ async fn memory_mdt(rt: &Rt, dir: &ClusterDir) -> Result<Rc<dyn MetaKv>, Failure
     Ok(kv)
 }
 
+/// What a server that `up` starts is told beside what `up` was told: where it serves its metrics, and how much memory it may have.
+pub(super) fn own_settings(name: &str, config: &Config, shares: Shares) -> Vec<OsString> {
+    let metrics = metrics_of(name, config).map(|address| format!("metrics.listen={address}"));
+    let memory = shares.of_server(name).map(|bytes| format!("memory.bytes_max={bytes}"));
+    metrics.into_iter().chain(memory).flat_map(|set| ["--set".into(), set.into()]).collect()
+}
+
 /// Where a server serves its metrics when `up` does at a port of its choice: at one of those that follow.
-pub(super) fn metrics_of(name: &str, config: &Config) -> Vec<OsString> {
-    let Ok(Some(of_up)) = address_of(&config.metrics_listen, config.metrics_allow_remote) else { return Vec::new() };
+fn metrics_of(name: &str, config: &Config) -> Option<std::net::SocketAddr> {
+    let of_up = address_of(&config.metrics_listen, config.metrics_allow_remote).ok().flatten()?;
     let ost: Option<u16> = name.strip_prefix("ost").and_then(|n| n.parse().ok());
     let port = match of_up.port() {
         0 => 0,
         // Beyond the last port there is a free one, which 'status' shows.
         port => port.checked_add(ost.map_or(1, |i| i.saturating_add(2))).unwrap_or(0),
     };
-    let address = std::net::SocketAddr::new(of_up.ip(), port);
-    vec!["--set".into(), format!("metrics.listen={address}").into()]
+    Some(std::net::SocketAddr::new(of_up.ip(), port))
 }
 
 /// `--config` and `--set` for children.

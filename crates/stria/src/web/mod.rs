@@ -79,6 +79,7 @@ fn find(path: Option<&Path>) -> Outcome<Source> {
 /// Says where the page is. The token itself is told only where no file has it.
 fn announce(url: &str, local: bool, arguments: &cli::Web) {
     if daemon::is_awaited() {
+        daemon::outlives_starter();
         note!("ready {url}");
         return;
     }
