@@ -15,6 +15,7 @@ use types::scrub::Looked;
 
 pub mod conformance;
 pub mod memory;
+mod rows;
 
 pub use memory::{FailPoint, MemoryKv};
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use rt::LocalFuture;
 use rt::sync::{Event, yield_now};
 
+use super::rows::Rows;
 use super::{Answer, KvBatch, KvError, KvLimits, KvSnapshot, MetaKv, Pairs};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -26,7 +27,7 @@ pub enum FailPoint {
 /// A store in memory.
 #[derive(Default)]
 pub struct MemoryKv {
-    map: RefCell<Arc<Map>>,
+    rows: RefCell<Rows>,
     commits: Cell<u64>,
     fail: Cell<Option<(u64, FailPoint)>>,
     latched: Cell<bool>,
@@ -76,7 +77,7 @@ impl MemoryKv {
     #[must_use]
     pub fn reopen(&self) -> Rc<MemoryKv> {
         Rc::new(MemoryKv {
-            map: RefCell::new(self.map.borrow().clone()),
+            rows: RefCell::new(self.rows.borrow().clone()),
             slow_reads: Cell::new(self.slow_reads.get()),
             batch_bytes_max: self.batch_bytes_max.clone(),
             ..MemoryKv::default()
@@ -84,17 +85,20 @@ impl MemoryKv {
     }
     /// Sealed pairs, for tests that damage them.
     pub fn tamper(&self, f: impl FnOnce(&mut Map)) {
-        f(Arc::make_mut(&mut self.map.borrow_mut()));
+        let mut rows = self.rows.borrow_mut();
+        let mut map: Map = rows.iter_from(&[]).map(|(k, v)| (k.to_vec(), v.to_vec())).collect();
+        f(&mut map);
+        *rows = Rows::default();
+        map.iter().for_each(|(k, v)| rows.insert(k, v));
     }
     fn apply(&self, batch: &KvBatch) -> Result<(), KvError> {
-        let mut current = self.map.borrow_mut();
-        batch.check_expectations(|k| Ok(current.get(k).cloned()))?;
-        let map = Arc::make_mut(&mut current);
+        let mut rows = self.rows.borrow_mut();
+        batch.check_expectations(|k| Ok(rows.get(k).map(<[u8]>::to_vec)))?;
         batch.each_sealed(|k, v| {
             match v {
-                Some(v) => map.insert(k.to_vec(), v.to_vec()),
-                None => map.remove(k),
-            };
+                Some(v) => rows.insert(k, v),
+                None => rows.remove(k),
+            }
             Ok(())
         })
     }
@@ -128,7 +132,7 @@ impl MetaKv for MemoryKv {
     }
     fn snapshot(&self) -> LocalFuture<Result<Rc<dyn KvSnapshot>, KvError>> {
         let s: Rc<dyn KvSnapshot> =
-            Rc::new(MemorySnapshot { map: self.map.borrow().clone(), slow: self.slow_reads.get() });
+            Rc::new(MemorySnapshot { rows: self.rows.borrow().clone(), slow: self.slow_reads.get() });
         Box::pin(async move { Ok(s) })
     }
     fn commit(&self, batch: Arc<KvBatch>) -> LocalFuture<Result<(), KvError>> {
@@ -154,7 +158,7 @@ impl MetaKv for MemoryKv {
 }
 
 struct MemorySnapshot {
-    map: Arc<Map>,
+    rows: Rows,
     slow: bool,
 }
 
@@ -172,14 +176,14 @@ impl MemorySnapshot {
 
 impl KvSnapshot for MemorySnapshot {
     fn get(&self, key: &[u8]) -> Answer<Option<Vec<u8>>> {
-        self.answer(self.map.get(key).cloned())
+        self.answer(self.rows.get(key).map(<[u8]>::to_vec))
     }
     fn range(&self, from: &[u8], to: &[u8], limit: usize) -> Answer<Pairs> {
         if from >= to {
             return self.answer(Vec::new());
         }
-        let range = self.map.range(from.to_vec()..to.to_vec()).take(limit);
-        self.answer(range.map(|(k, v)| (k.clone(), v.clone())).collect())
+        let range = self.rows.iter_from(from).take_while(|(k, _)| *k < to).take(limit);
+        self.answer(range.map(|(k, v)| (k.to_vec(), v.to_vec())).collect())
     }
 }
 
