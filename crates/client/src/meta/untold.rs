@@ -80,7 +80,7 @@ impl Meta {
         }
     }
 
-    /// The metadata server evicted this client: it knows of no open of ours any more, and is told of all of them anew.
+    /// The metadata server evicted this client: it knows of no open of ours any more, and is told of each of them anew.
     pub(crate) fn forget_handles(&self) {
         let told = |f: &&Rc<OpenFile>| f.handle.get().0 != 0 && !f.stream.released.get();
         let files: Vec<_> = self.opens.borrow().values().filter(told).cloned().collect();
@@ -88,7 +88,7 @@ impl Meta {
             file.handle.set(HandleId(0));
             file.inode().untold.set(file.inode().untold.get() + 1);
             let Some(client) = self.me.upgrade() else { continue };
-            self.rt.spawn(async move { client.tell_opens(file.fid(), CallOptions::default()).await });
+            self.rt.spawn(async move { client.tell_open_if_untold(&file, CallOptions::default()).await });
         }
     }
     /// The metadata server knows of a writer, so that nobody takes its record of the size for true meanwhile.
@@ -127,9 +127,16 @@ impl Meta {
         let untold = |f: &&Rc<OpenFile>| f.fid() == fid && f.is_untold();
         let files: Vec<_> = self.opens.borrow().values().filter(untold).cloned().collect();
         for file in files {
-            if let Err(e) = self.tell_open(&file, options).await {
-                tracing::warn!(file = %fid, "an open file that no lock keeps any more could not be opened again: {e}");
-            }
+            self.tell_open_if_untold(&file, options).await;
+        }
+    }
+
+    /// Tells of an open, unless it ended or others told of it since it was found.
+    async fn tell_open_if_untold(self: &Rc<Self>, file: &Rc<OpenFile>, options: CallOptions) {
+        if file.is_untold()
+            && let Err(e) = self.tell_open(file, options).await
+        {
+            tracing::warn!(file = %file.fid(), "an open file that no lock keeps any more could not be opened again: {e}");
         }
     }
 

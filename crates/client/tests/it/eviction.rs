@@ -351,6 +351,33 @@ async fn until_evicted_by_mds(c: &Client) {
 }
 
 #[test]
+fn each_open_of_a_file_is_told_once_to_a_metadata_server_that_evicted_its_client() {
+    const OPENS: usize = 40;
+    let world = World::new(3, 1, OstConfig::default());
+    let (one, host) = world.client(|_| {});
+    world.run(Duration::from_secs(3600), async {
+        let mut files = vec![create(&one, "f").await];
+        while files.len() < OPENS {
+            files.push(open(&one, "f", O_RDWR).await);
+        }
+        world.sim.cut(&host, &world.mds_host);
+        world.mds_evicts(one.sessions().id()).await;
+        world.sim.sleep(Duration::from_secs(20)).await;
+        let sent = || one.sessions().mdc().counters().1;
+        let before = sent();
+        world.sim.heal(&host, &world.mds_host);
+        until_evicted_by_mds(&one).await;
+        world.sim.sleep(BACK).await;
+        let asked = sent() - before;
+        assert!((OPENS as u64..4 * OPENS as u64).contains(&asked), "{asked} requests for {OPENS} opens");
+        assert_eq!(one.in_use().of("untold opens"), 0);
+        for file in &files {
+            one.release(file).await.unwrap();
+        }
+    });
+}
+
+#[test]
 fn unwritten_bytes_of_an_open_file_whose_objects_went_with_an_eviction_count_as_lost() {
     let world = World::new(3, 1, OstConfig::default());
     let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
