@@ -283,6 +283,14 @@ impl Client {
         self.settling.note_use(&mut out);
         out
     }
+    /// What of that are requests and locks: no file and no object is looked at for it.
+    #[must_use]
+    pub fn requests_in_use(&self) -> InUse {
+        let mut out = InUse::default();
+        self.meta.note_requests(&mut out);
+        self.osts.note_requests(&mut out);
+        out
+    }
     /// Stops without a word, as a crash would.
     pub fn abandon(&self) {
         self.sessions.abandon();

@@ -129,8 +129,12 @@ impl Meta {
         into.add("opens", self.opens.borrow().len() as u64);
         into.add("ends not told", self.ends.waiting.borrow().len() as u64);
         self.inodes.borrow().values().for_each(|i| i.note_use(into));
-        self.common.locks.note_use(into);
         self.flocks.note_use(into);
+        self.note_requests(into);
+    }
+    /// What is in use of locks and requests.
+    pub(crate) fn note_requests(&self, into: &mut InUse) {
+        self.common.locks.note_use(into);
         self.sessions.mdc().note_use(&mut |what, n| into.add(what, n));
     }
     /// Gives unused locks back with what they cover, and forgets names.

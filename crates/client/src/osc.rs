@@ -630,15 +630,21 @@ impl Osts {
     }
     pub(crate) fn note_use(&self, into: &mut InUse) {
         self.objects().iter().for_each(|o| o.note_use(into));
+        self.note_requests(into);
+        for osc in self.table.borrow().iter() {
+            let target = osc.target.borrow();
+            into.add("dirty bytes", target.books.dirty_bytes());
+            into.add("places in windows", target.places_taken());
+            into.add("waits for a place", target.window.waiting() as u64);
+        }
+    }
+    /// What is in use of locks and requests.
+    pub(crate) fn note_requests(&self, into: &mut InUse) {
         for osc in self.table.borrow().iter() {
             osc.locks.note_use(into);
             if let Some(import) = osc.import_if_any() {
                 import.note_use(&mut |what, n| into.add(what, n));
             }
-            let target = osc.target.borrow();
-            into.add("dirty bytes", target.books.dirty_bytes());
-            into.add("places in windows", target.places_taken());
-            into.add("waits for a place", target.window.waiting() as u64);
         }
     }
     /// Pages that are dirty, of all OSTs.

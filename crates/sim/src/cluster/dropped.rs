@@ -77,7 +77,7 @@ impl Context {
             if self.cluster.clients[client].starts.get() != start {
                 return;
             }
-            let now = c.in_use();
+            let now = c.requests_in_use();
             let is_quiet = now.of("requests") == 0 && now.of("uses of locks") == 0;
             quiet = if is_quiet { quiet + 1 } else { 0 };
         }
