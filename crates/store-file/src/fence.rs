@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use frames::Bulk;
 use oss::store::{BLOCK_BYTES, StoreResult};
+use rt::sync::Event;
 use rt::{BlockingFile, DiskFile, OpenMode, Rt};
 use types::{Duration, Instant};
 use wire::{crc32c, crc32c_append};
@@ -32,6 +33,19 @@ pub(crate) struct Fence {
     seen: Cell<Instant>,
     pub replaced: Cell<bool>,
     pub then: RefCell<Option<Box<dyn Fn()>>>,
+    /// Memory for looks: commits give page frames back that writes hold until they are on stable storage, so that a look must wait for none.
+    page: RefCell<Option<Bulk>>,
+    looking: Cell<bool>,
+    looked: Event,
+}
+
+/// A look under way, the only one.
+struct Looking<'a>(&'a Fence);
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        self.0.looking.set(false);
+        self.0.looked.notify();
+    }
 }
 
 fn record(superblock: &Superblock, epoch: u64) -> [u8; RECORD_BYTES] {
@@ -57,8 +71,37 @@ impl Fence {
         if let Err(e) = &file {
             tracing::warn!(store = %dir.display(), "the file epoch cannot be written: {e}; a later server of this store would go unseen");
         }
-        let (seen, replaced) = (Cell::new(rt.now()), Cell::new(false));
-        Fence { file: file.ok(), seen, replaced, then: RefCell::new(None) }
+        Fence {
+            file: file.ok(),
+            seen: Cell::new(rt.now()),
+            replaced: Cell::default(),
+            then: RefCell::default(),
+            page: RefCell::new(Some(rt.bulk(BLOCK_BYTES as usize).await)),
+            looking: Cell::default(),
+            looked: Event::new(),
+        }
+    }
+
+    /// Reads the file. The page of a look that was dropped amid is lost, and another one is waited for.
+    async fn read(&self, rt: &Rt, file: &dyn DiskFile) -> std::io::Result<Vec<u8>> {
+        loop {
+            let looked = self.looked.wait();
+            if !self.looking.replace(true) {
+                break;
+            }
+            looked.await;
+        }
+        let _looking = Looking(self);
+        let own = if types::planted!("looks-take-frames") { None } else { self.page.take() };
+        let page = match own {
+            Some(page) => page,
+            None => rt.bulk(BLOCK_BYTES as usize).await,
+        };
+        let (read, page) = file.read_at(0, page).await;
+        let mut bytes = page.to_vec();
+        self.page.replace(Some(page));
+        bytes.truncate(read?);
+        Ok(bytes)
     }
 
     async fn write(rt: &Rt, dir: &Path, superblock: &Superblock, epoch: u64) -> std::io::Result<Rc<dyn DiskFile>> {
@@ -82,11 +125,9 @@ impl Inner {
     /// Looks whether a later opening has taken the store. What cannot be read says nothing.
     pub(crate) async fn still_ours(&self) -> StoreResult<()> {
         let Some(file) = &self.fence.file else { return Ok(()) };
-        let bulk: Bulk = self.rt.bulk(BLOCK_BYTES as usize).await;
-        let (read, bulk) = file.read_at(0, bulk).await;
-        let bytes = bulk.to_vec();
-        let said = bytes.get(..8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes);
-        let whole = read.is_ok_and(|n| n >= RECORD_BYTES) && bytes[..RECORD_BYTES] == record(&self.superblock, said);
+        let bytes = self.fence.read(&self.rt, &**file).await.unwrap_or_default();
+        let said = bytes.first_chunk().map_or(0, |b| u64::from_le_bytes(*b));
+        let whole = bytes.get(..RECORD_BYTES).is_some_and(|b| *b == record(&self.superblock, said));
         self.fence.seen.set(self.rt.now());
         if !whole || said <= self.boot {
             return Ok(());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
-use frames::FramePool;
+use frames::{Bulk, FramePool};
 use oss::store::conformance::{Change, Model, ModelObject, compare, fill, one_by_one, space_is_exact};
 use oss::store::{
     BLOCK_BYTES, BlockRange, ObjectStore, Owner, OwnerRule, Promise, SizeRule, StoreIdentity, Update, Usages,
@@ -613,4 +613,30 @@ fn counts_that_are_not_in_the_commit_are_found() {
     let found = (20..60).any(dies);
     types::planted::plant(None);
     assert!(found);
+}
+
+/// Whether a commit ends while others hold every page frame of the process.
+fn commits_without_frames(bug: Option<&'static str>) -> bool {
+    types::planted::plant(bug);
+    let pool = FramePool::new(16 << 20);
+    let world = TestWorld::with_pool(1, pool);
+    let rt = world.rt();
+    let committed = world.run(async move {
+        let store = make(rt.clone(), 0, small()).await;
+        store.create(object(1).0.seq, 1).await.unwrap();
+        // In a process that is a client as well writes hold their frames until they are on stable storage.
+        let held: Vec<Bulk> = std::iter::from_fn(|| Bulk::alloc(pool, 4096)).collect();
+        assert!(!held.is_empty());
+        let committed = rt.timeout(Duration::from_secs(60), store.create(object(1).0.seq, 2)).await;
+        drop(held);
+        committed.is_some_and(|done| done.is_ok())
+    });
+    types::planted::plant(None);
+    committed
+}
+
+#[test]
+fn a_commit_waits_for_no_page_frames() {
+    assert!(commits_without_frames(None));
+    assert!(!commits_without_frames(Some("looks-take-frames")), "the planted bug is found");
 }

@@ -25,6 +25,7 @@ pub const BUGS: &[Bug] = &[
     bug("older-copy-made-anew", "An OST makes objects that were given out, and that its store does not have, anew."),
     bug("objects-told-early", "An OST tells of objects that are not on stable storage."),
     bug("never-room", "A metadata server refuses every change for want of space."),
+    bug("looks-take-frames", "An OST's commit waits for a page frame to look whose store it is."),
     bug("sync-skipped", "An OST answers a sync without syncing."),
     bug("grant-leaked", "A write that used grant gives none of it back to the server's books."),
     bug("callback-lost", "A client answers a blocking callback and keeps the lock."),
