@@ -30,7 +30,8 @@ use crate::out::word;
 /// How long programs may keep files open in a mount that was detached, before it is ended by force.
 pub(super) const LINGER: Duration = Duration::from_secs(5);
 
-/// How long a client may take to leave before somebody is told what it waits for, and a signal has it give up what is not written out.
+/// How long a client may take to leave before a tool that asks is told what it waits for. Once that was told, a signal has it give up what is
+/// not written out.
 const LEAVES_WITHIN: Duration = Duration::from_secs(1);
 /// How long a tool may take to unmount a mount of which it has asked what its end waits for.
 const UNMOUNTED_WITHIN: Duration = Duration::from_secs(60);
@@ -47,6 +48,8 @@ struct Mounted {
     over: Cell<bool>,
     /// When its client began to leave.
     leaving: Cell<Option<Instant>>,
+    /// Somebody was told what its leaving waits for.
+    told: Cell<bool>,
     left: Cell<bool>,
     /// What those after it know it by.
     records: Rc<Records>,
@@ -58,7 +61,7 @@ impl Mounted {
         !self.left.get() && self.leaving.get().is_some_and(|since| rt.now().since(since) >= LEAVES_WITHIN)
     }
 
-    /// What a client that leaves has not written out yet, and for which servers it waits.
+    /// What a client that leaves has not written out yet, and for which servers it waits: for somebody who is told that.
     async fn waits_for(&self) -> serde_json::Value {
         let client = &self.role.client;
         let imports = client.osts().all().into_iter().filter_map(|o| o.import_if_any());
@@ -72,6 +75,7 @@ impl Mounted {
         let mut waits: Vec<String> = away.collect();
         let unsettled = client.unsettled().to_string();
         waits.extend(self.shard.recoveries().await.iter().map(crate::status::recovery_line));
+        self.told.set(true);
         json!({"unsettled": unsettled, "waits": waits.join(", ")})
     }
 }
@@ -156,6 +160,7 @@ impl Mounts {
             socket: RefCell::new(socket),
             over: Cell::new(false),
             leaving: Cell::new(None),
+            told: Cell::new(false),
             left: Cell::new(false),
             records,
         }));
@@ -214,7 +219,7 @@ impl Mounts {
                     for m in self.all.iter().filter(|m| !m.over.get()) {
                         self.rt.spawn(let_go(self.rt.clone(), m.clone(), force));
                     }
-                    for m in self.all.iter().filter(|m| m.leaves_slowly(&self.rt)) {
+                    for m in self.all.iter().filter(|m| m.told.get() && !m.left.get()) {
                         tracing::error!("{}: what is not written out is given up", m.role.mount.path().display());
                         m.role.client.abandon();
                         m.left.set(true);
