@@ -37,7 +37,7 @@ fn a_close_that_a_full_metadata_server_refuses_is_told_again_until_it_is_taken()
 
 #[test]
 fn a_client_that_owes_ends_of_opens_leaves_at_once() {
-    with_cluster(async |cluster, a, _| {
+    with_cluster(async |_, a, _| {
         let mut open = Vec::new();
         for i in 0..FILES {
             open.push(create(&a, &format!("f{i}")).await?);
