@@ -68,7 +68,9 @@ fn openings(txn: &redb::WriteTransaction, now: Opening) -> DbResult<Vec<Opening>
     let mut table = txn.open_table(OPENINGS)?;
     table.insert(now.boot, now.mark)?;
     let first = table.first()?.map_or(0, |(boot, _)| boot.value());
-    table.retain_in(first + 1..=now.boot.saturating_sub(OPENINGS_MAX).max(first), |_, _| false)?;
+    if let Some(old) = now.boot.checked_sub(OPENINGS_MAX).filter(|old| *old > first) {
+        table.remove(old)?;
+    }
     let mut all = Vec::new();
     for row in table.iter()? {
         let (boot, mark) = row?;
@@ -413,14 +415,15 @@ impl Db {
     /// Counts this opening, under its `mark`, and reads what a store has to know.
     pub fn start(&self, superblock: Superblock, mark: u64) -> DbResult<Start> {
         let txn = self.0.begin_write()?;
-        let (transno, boot, objects, mut used) = {
+        // One table after the other: where a damaged page has the engine panic while it opens one, those that are open panic in their ends.
+        let (transno, boot) = {
             let mut state = txn.open_table(STATE)?;
             let read = |name| -> DbResult<u64> { Ok(state.get(name)?.map_or(0, |v| v.value())) };
             let (transno, boot) = (read("transno")?, read("boot")? + 1);
             state.insert("boot", boot)?;
-            let objects = txn.open_table(OBJECTS)?.len()?;
-            (transno, boot, objects, Vec::<Run>::new())
+            (transno, boot)
         };
+        let (objects, mut used) = (txn.open_table(OBJECTS)?.len()?, Vec::<Run>::new());
         let openings = openings(&txn, Opening { boot, mark, committed: Transno(transno) })?;
         let lost = txn.open_table(STATE)?.get(LOST)?.map_or(0, |v| v.value());
         let lost_through = superblock.lost_through.max(u32::try_from(lost).unwrap_or(u32::MAX));
