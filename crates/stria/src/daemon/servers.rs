@@ -263,6 +263,16 @@ pub(super) fn of_ost(ost: u16, why: &Failure) -> String {
     if why.starts_with(&name) { why.into() } else { name + why }
 }
 
+/// Where the metadata server is that OSTs register with.
+fn mds_of(arguments: &cli::Oss, dir: &ClusterDir) -> Result<Nid, Failure> {
+    let Some(text) = &arguments.mds else {
+        let at = dir.path().display();
+        let why = || format!("{at}: its metadata server never ran: start it first, or say --mds ADDRESS");
+        return dir.mds_nid()?.ok_or_else(|| Failure::usage(why()));
+    };
+    Nid::parse(text).map_err(|e| Failure::usage(format!("--mds: {e}")))
+}
+
 /// The verb `oss`.
 ///
 /// # Errors
@@ -284,15 +294,7 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
     limits::check(roles)?;
     let name = format!("ost{}", arguments.ost);
     let nid = address(arguments.listen.as_deref(), &dir, &name, &config)?;
-    let mds = match &arguments.mds {
-        Some(text) => Nid::parse(text).map_err(|e| Failure::usage(format!("--mds: {e}")))?,
-        None => dir.mds_nid()?.ok_or_else(|| {
-            Failure::usage(format!(
-                "{}: its metadata server never ran: start it first, or say --mds ADDRESS",
-                dir.path().display()
-            ))
-        })?,
-    };
+    let mds = mds_of(arguments, &dir)?;
     block_signals();
     let events = Events::default();
     events.watch_signals();
