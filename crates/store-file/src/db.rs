@@ -68,9 +68,7 @@ fn openings(txn: &redb::WriteTransaction, now: Opening) -> DbResult<Vec<Opening>
     let mut table = txn.open_table(OPENINGS)?;
     table.insert(now.boot, now.mark)?;
     let first = table.first()?.map_or(0, |(boot, _)| boot.value());
-    if let Some(old) = now.boot.checked_sub(OPENINGS_MAX).filter(|old| *old > first) {
-        table.remove(old)?;
-    }
+    table.retain_in(first + 1..=now.boot.saturating_sub(OPENINGS_MAX).max(first), |_, _| false)?;
     let mut all = Vec::new();
     for row in table.iter()? {
         let (boot, mark) = row?;

@@ -11,7 +11,6 @@ use std::rc::Rc;
 
 use frames::Bulk;
 use oss::store::{BLOCK_BYTES, StoreResult};
-use rt::sync::Event;
 use rt::{BlockingFile, DiskFile, OpenMode, Rt};
 use types::{Duration, Instant};
 use wire::{crc32c, crc32c_append};
@@ -23,6 +22,8 @@ use crate::format::Superblock;
 pub const EPOCH_FILE: &str = "epoch";
 /// How long a look counts.
 const LOOK_COUNTS: Duration = Duration::from_secs(1);
+/// Between two looks for memory.
+const PAGE_LOOK: Duration = Duration::from_millis(1);
 /// Bytes of the record.
 const RECORD_BYTES: usize = 12;
 
@@ -35,17 +36,6 @@ pub(crate) struct Fence {
     pub then: RefCell<Option<Box<dyn Fn()>>>,
     /// Memory for looks: commits give page frames back that writes hold until they are on stable storage, so that a look must wait for none.
     page: RefCell<Option<Bulk>>,
-    looking: Cell<bool>,
-    looked: Event,
-}
-
-/// A look under way, the only one.
-struct Looking<'a>(&'a Fence);
-impl Drop for Looking<'_> {
-    fn drop(&mut self) {
-        self.0.looking.set(false);
-        self.0.looked.notify();
-    }
 }
 
 fn record(superblock: &Superblock, epoch: u64) -> [u8; RECORD_BYTES] {
@@ -77,26 +67,22 @@ impl Fence {
             replaced: Cell::default(),
             then: RefCell::default(),
             page: RefCell::new(Some(rt.bulk(BLOCK_BYTES as usize).await)),
-            looking: Cell::default(),
-            looked: Event::new(),
         }
     }
 
-    /// Reads the file. The page of a look that was dropped amid is lost, and another one is waited for.
-    async fn read(&self, rt: &Rt, file: &dyn DiskFile) -> std::io::Result<Vec<u8>> {
+    /// Memory for a look: the page that is kept for one, or a frame, whichever there is first.
+    async fn memory(&self, rt: &Rt) -> Bulk {
         loop {
-            let looked = self.looked.wait();
-            if !self.looking.replace(true) {
-                break;
+            let own = if types::planted!("looks-take-frames") { None } else { self.page.take() };
+            if let Some(page) = own.or_else(|| Bulk::alloc(rt.frames(), BLOCK_BYTES as usize)) {
+                return page;
             }
-            looked.await;
+            rt.sleep(PAGE_LOOK).await;
         }
-        let _looking = Looking(self);
-        let own = if types::planted!("looks-take-frames") { None } else { self.page.take() };
-        let page = match own {
-            Some(page) => page,
-            None => rt.bulk(BLOCK_BYTES as usize).await,
-        };
+    }
+
+    async fn read(&self, rt: &Rt, file: &dyn DiskFile) -> std::io::Result<Vec<u8>> {
+        let page = self.memory(rt).await;
         let (read, page) = file.read_at(0, page).await;
         let mut bytes = page.to_vec();
         self.page.replace(Some(page));
