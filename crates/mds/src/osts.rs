@@ -63,7 +63,7 @@ pub struct OstLink {
     pub entry: OstEntry,
     port: RefCell<Option<Rc<dyn OstPort>>>,
     /// Mark of the opening of its store, as the last session says; 0: it has none.
-    opening: Cell<u64>,
+    pub(crate) opening: Cell<u64>,
     /// Sessions opened so far; each one begins with orphan clean-up.
     pub(crate) sessions: Cell<u64>,
     pub(crate) kick: Event,
@@ -428,7 +428,15 @@ impl Mds {
         let lost = if exact { self.map.map.borrow().lost_through(link.ost) } else { u32::MAX };
         let request = PrecreateRequest { seq, last_used, count, orphans, epoch: self.boot, lost };
         let body = port.call(Op::OstPrecreate, wire::encode(&request)).await?;
+        self.counts(link)?;
         Ok(Some(wire::decode(&body).map_err(FsError::from)?))
+    }
+
+    /// Whether what an OST answered just now counts: not before its store was let in. Its registration may be on its way still, with what
+    /// the store had when it was opened, and would be taken for an older copy's beside what it has had since.
+    fn counts(&self, link: &OstLink) -> Result<(), FsError> {
+        let counts = self.map.is_admitted(link.ost, link.opening.get()) || types::planted!("unadmitted-believed");
+        if counts { Ok(()) } else { Err(FsError::WouldBlock) }
     }
 
     /// Brings objects into being, behind the last used one; more next time if `ran_low`.
@@ -484,6 +492,7 @@ impl Mds {
 
     async fn ask_space(&self, link: &OstLink, port: &dyn OstPort) -> Result<(), FsError> {
         let body = port.call(Op::OstStatfs, Vec::new()).await?;
+        self.counts(link)?;
         let reply: StatfsReply = wire::decode(&body).map_err(FsError::from)?;
         let committed = port.last_committed();
         let row = self.pools.borrow_mut().update(link.ost, |p| {

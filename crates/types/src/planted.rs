@@ -26,6 +26,7 @@ pub const BUGS: &[Bug] = &[
     bug("objects-told-early", "An OST tells of objects that are not on stable storage."),
     bug("never-room", "A metadata server refuses every change for want of space."),
     bug("looks-take-frames", "An OST's commit waits for a page frame to look whose store it is."),
+    bug("unadmitted-believed", "What an OST answers counts before its store was let in."),
     bug("sync-skipped", "An OST answers a sync without syncing."),
     bug("grant-leaked", "A write that used grant gives none of it back to the server's books."),
     bug("callback-lost", "A client answers a blocking callback and keeps the lock."),

@@ -2,11 +2,11 @@
 use std::rc::Rc;
 
 use layout::{LayoutSpec, PoolChoice, PoolName};
-use types::{Fid, FsError, OstIndex};
+use types::{Fid, FsError, OstIndex, Transno};
 use wire::Op;
 use wire::connect::{
-    ConfigReply, Lasting, MapChange, MapChangeReply, MapChangeRequest, OstEntry, OstFilesReply, OstFilesRequest,
-    ParamsReply, ParamsRequest, RegisterRequest,
+    ConfigReply, Lasting, MapChange, MapChangeReply, MapChangeRequest, Opening, OstEntry, OstFilesReply,
+    OstFilesRequest, ParamsReply, ParamsRequest, RegisterRequest,
 };
 
 use super::harness::{Fs, entry};
@@ -426,4 +426,32 @@ fn the_last_ost_that_takes_files_is_not_closed() {
     change(&fs, 101, MapChange::Close, "", &[others[0]]).unwrap();
     change(&fs, 102, MapChange::Open, "", &[others[0]]).unwrap();
     change(&fs, 103, MapChange::Close, "", &[*last]).unwrap();
+}
+
+/// An OST is opened again, and its registration is late: whether it is let in although it has said meanwhile what it has had since.
+fn is_let_in_late(bug: Option<&'static str>) -> bool {
+    types::planted::plant(bug);
+    let fs = Fs::new();
+    let mut q = RegisterRequest { entry: entry(0), cluster: 77, last_object: 1 << 20, ..RegisterRequest::default() };
+    let mut opened = |mark, committed| {
+        let boot = q.openings.len() as u64 + 1;
+        q.openings.push(Opening { boot, mark, committed: Transno(committed) });
+        fs.mds.osts.link(OstIndex(0)).unwrap().opening.set(mark);
+        q.clone()
+    };
+    let first: ConfigReply = fs.call(Op::Register, &opened(11, 5)).unwrap();
+    assert!(first.refused.is_empty());
+    let again = opened(12, 13);
+    fs.osts.committed.set(Transno(14));
+    // Somebody has found it failing.
+    fs.world.run(fs.mds.look_at_ost(OstIndex(0)));
+    let late: ConfigReply = fs.call(Op::Register, &again).unwrap();
+    types::planted::plant(None);
+    late.refused.is_empty()
+}
+
+#[test]
+fn what_an_ost_says_before_its_registration_comes_does_not_make_that_an_older_copys() {
+    assert!(is_let_in_late(None));
+    assert!(!is_let_in_late(Some("unadmitted-believed")), "the planted bug is found");
 }

@@ -48,6 +48,8 @@ pub struct FakeOsts {
     pub damaged: RefCell<Vec<ObjectId>>,
     /// They never answer what they are asked to destroy.
     pub silent: std::cell::Cell<bool>,
+    /// What they have on stable storage.
+    pub committed: std::cell::Cell<types::Transno>,
     /// Last object of each that exists.
     pub last: RefCell<std::collections::BTreeMap<OstIndex, u32>>,
 }
@@ -141,6 +143,9 @@ impl OstPort for FakePort {
     }
     fn is_in_service(&self) -> bool {
         !*self.all.down.borrow()
+    }
+    fn last_committed(&self) -> types::Transno {
+        self.all.committed.get()
     }
     fn close(&self) {}
 }
