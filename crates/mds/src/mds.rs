@@ -291,6 +291,12 @@ impl Mds {
     pub fn times_reopened(&self) -> u64 {
         self.reopened.get()
     }
+    /// Why the store of an OST is refused as an older copy, if one is.
+    #[must_use]
+    pub fn refused_store(&self) -> Option<String> {
+        let told = self.map.reply();
+        told.refused.first().map(|r| String::from_utf8_lossy(&r.why).into_owned())
+    }
     /// The store, for tools and tests.
     #[must_use]
     pub fn store(&self) -> &Rc<MetaStore> {

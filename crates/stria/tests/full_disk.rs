@@ -182,9 +182,10 @@ fn a_file_system_filled_by_another_program_refuses_at_once_loses_nothing_and_goe
 
 /// Makes small files with an attribute each until two dozen in a row are refused. Their names.
 fn fill_with_names(at: &Path) -> Vec<PathBuf> {
-    let (mut made, mut refused) = (Vec::new(), 0);
+    let (mut made, mut tried, mut refused) = (Vec::new(), 0, 0);
     while refused < 24 {
-        let path = at.join(format!("f{}", made.len() + refused));
+        let path = at.join(format!("f{tried}"));
+        tried += 1;
         let name = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
         match File::create(&path) {
             Ok(_) => refused = 0,

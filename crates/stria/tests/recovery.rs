@@ -127,6 +127,7 @@ fn umount_says_for_whom_servers_wait_and_succeeds_when_they_are_back() {
     for at in [&one, &two] {
         fs::write(at.join("by").with_extension(at.file_name().unwrap()), b"x").unwrap();
     }
+    let mut late = fs::File::create(one.join("late")).unwrap();
     let stopped = c.mounts[1].1.child.id() as i32;
     // SAFETY: a signal to a daemon of this test.
     unsafe { libc::kill(stopped, libc::SIGSTOP) };
@@ -137,6 +138,9 @@ fn umount_says_for_whom_servers_wait_and_succeeds_when_they_are_back() {
         let out = bounded(&[env!("CARGO_BIN_EXE_stria"), "status", text(&one)]);
         String::from_utf8_lossy(&out.stdout).contains("has not come back")
     });
+    // The metadata server has to hear of this, and hears nothing before it has recovered.
+    late.write_all(b"x").unwrap();
+    drop(late);
     let mut umount = Command::new(env!("CARGO_BIN_EXE_stria"));
     let mut umount = umount.args(["umount", text(&one)]).stderr(std::process::Stdio::piped()).spawn().unwrap();
     let told = BufReader::new(umount.stderr.take().unwrap()).lines().map_while(Result::ok);

@@ -180,6 +180,10 @@ impl Faults {
             let none = self.config.interval_s <= 0.0;
             let pause = if none { 0.5 } else { self.config.interval_s * 2.0 * rng.unit() };
             self.sleep(pause).await;
+            // Nobody puts an older disk in.
+            if let Some(why) = self.context.cluster.refused_store() {
+                self.context.complain(format!("an OST is refused: {why}"));
+            }
             if none || self.context.ending.get() {
                 continue;
             }

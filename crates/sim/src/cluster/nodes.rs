@@ -627,6 +627,14 @@ impl Cluster {
             _ => 0,
         }
     }
+    /// Why an OST's store is refused as an older copy, if one is.
+    #[must_use]
+    pub fn refused_store(&self) -> Option<String> {
+        match &*self.mds.running.borrow() {
+            Running::Mds(role) => role.mds()?.refused_store(),
+            _ => None,
+        }
+    }
     /// How often the metadata server was started, or opened its store again.
     #[must_use]
     pub fn mds_starts(&self) -> u64 {
