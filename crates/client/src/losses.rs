@@ -98,7 +98,7 @@ impl Losses {
         let more = untold.saturating_sub(NAMED_MAX);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         Some(format!(
-            "{untold} changes of names and attributes are lost, for the metadata server lost what they rested on: {named}{more}"
+            "{untold} changes of names and attributes are lost, for a server ended this client's session or lost what they rested on: {named}{more}"
         ))
     }
     /// A line per change that was lost; a last line for what is not listed.

@@ -147,16 +147,17 @@ impl Callbacks for Osc {
     }
     fn on_recovered(self: Rc<Self>) {
         self.locks.resend_waiting();
+        self.tell_losses();
         // What we know may rest on changes of another client that died before it could tell the restarted server of them.
         self.locks.give_all_back();
     }
     fn on_lost(&self, op: Op, request: &[u8]) {
         let of_write = |r: wo::WriteRequest| (r.object, r.extents.iter().map(Extent::len).sum::<u64>());
-        let lost = match op {
-            Op::OstWrite => wire::decode(request).map(of_write),
-            Op::OstPunch => wire::decode(request).map(|r: wo::PunchRequest| (r.object, 0)),
-            Op::OstAllocate => wire::decode(request).map(|r: wo::AllocateRequest| (r.object, 0)),
-            Op::OstSetattr => wire::decode(request).map(|r: wo::SetattrRequest| (r.object, 0)),
+        let (what, lost) = match op {
+            Op::OstWrite => ("write", wire::decode(request).map(of_write)),
+            Op::OstPunch => ("cut", wire::decode(request).map(|r: wo::PunchRequest| (r.object, 0))),
+            Op::OstAllocate => ("allocate", wire::decode(request).map(|r: wo::AllocateRequest| (r.object, 0))),
+            Op::OstSetattr => ("times", wire::decode(request).map(|r: wo::SetattrRequest| (r.object, 0))),
             _ => return,
         };
         let object = lost.ok().and_then(|(id, bytes)| Some((self.known_object(id)?, bytes)));
@@ -164,6 +165,8 @@ impl Callbacks for Osc {
         if let Some(inode) = object.inode.borrow().upgrade() {
             if bytes > 0 {
                 self.note_loss(inode.fid, bytes.div_ceil(PAGE));
+            } else {
+                self.losses.note_change(format!("{what} {}", inode.fid));
             }
             inode.writeback_failed(FsError::Io);
             if op != Op::OstSetattr {
@@ -193,6 +196,9 @@ impl Osc {
     pub(super) fn tell_losses(&self) {
         if let Some(text) = self.losses.take_message() {
             tracing::error!(ost = %self.index, "{text}; llite.*.lost_files lists them");
+        }
+        if let Some(text) = self.losses.take_change_message() {
+            tracing::error!(ost = %self.index, "{text}; llite.*.lost_changes lists them");
         }
     }
 }

@@ -621,3 +621,29 @@ fn what_is_asked_of_an_ost_that_was_just_taken_back_does_not_end_with_the_sessio
     assert!(read_when_taken_back(Some("parted-and-lost")).is_err());
     assert_eq!(read_when_taken_back(None), Ok(vec![1; 100]));
 }
+
+#[test]
+fn a_cut_that_an_ost_lost_with_a_session_is_told_by_the_next_sync_and_listed() {
+    for seed in 0..4 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let ((one, host), _) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            let file = create(&one, "f").await;
+            one.data().write(&file, 0, &[1; 10_000]).await.unwrap();
+            one.data().fsync(&file, false).await.unwrap();
+            cut(&one, &file, 5_000).await.unwrap();
+            one.release(&file).await.unwrap();
+            world.lose_power(0);
+            world.cut_off(&host, true);
+            world.restart_oss(0).await;
+            until_evicted(&world, &one).await;
+            world.cut_off(&host, false);
+            until_back(&world, &one).await;
+            let file = open(&one, "f", 2).await;
+            assert_eq!(one.data().fsync(&file, false).await, Err(FsError::Io), "seed {seed}");
+            let listed = one.losses().changes_text();
+            assert!(listed.contains(&format!("cut {}", file.fid())), "seed {seed}: {listed:?}");
+            assert_eq!(one.data().fsync(&file, false).await, Ok(()), "seed {seed}");
+        });
+    }
+}

@@ -59,6 +59,7 @@ impl Filler {
             match done.await {
                 Some(Ok((Ok(()), Ok(())))) => {}
                 Some(Ok((Err(e), Ok(())))) if self.context.is_full(c, None, &e.to_string()) => return,
+                Some(Ok((Ok(()), Err(e)))) if self.context.is_told_late(c, Some(fid), &e.to_string()) => {}
                 Some(Ok((written, kept))) if sound(&self.context) => {
                     return self.context.complain(format!("filler on client{c}: write {written:?}, then {kept:?}"));
                 }
