@@ -115,7 +115,19 @@ fn python() -> Option<PathBuf> {
     let has = || good(Command::new(&python).args(["-c", "import pip, numpy, pyarrow, fsspec"]));
     let made = has()
         || good(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place))
-            && good(Command::new(&python).args(["-m", "pip", "install", "-q", "numpy", "pyarrow", "fsspec"]))
+            && good(Command::new(&python).args([
+                "-m",
+                "pip",
+                "install",
+                "-q",
+                "--retries",
+                "10",
+                "--timeout",
+                "60",
+                "numpy",
+                "pyarrow",
+                "fsspec",
+            ]))
             && has();
     if !made {
         assert!(std::env::var("CI").as_deref() != Ok("true"), "no Python with pip, numpy, pyarrow and fsspec");

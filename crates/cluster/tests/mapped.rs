@@ -21,7 +21,7 @@ fn a_role_serves_in_a_process_of_its_own() {
 }
 
 const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// A cluster in one process, with mounts that are aborted when something on them does not end.
 struct Mounts {

@@ -24,7 +24,7 @@ fn a_role_serves_in_a_process_of_its_own() {
     roles::serve_if_told();
 }
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(600);
 
 fn up(transport: &str, n: usize) -> (RoleProcess, Vec<PathBuf>, World) {
     let mut world = World::new();

@@ -17,7 +17,7 @@ fn a_role_serves_in_a_process_of_its_own() {
 }
 
 const MIB: usize = 1 << 20;
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(600);
 
 /// Runs `f` in a process of its own: a mount that answers no more must not hang the tests.
 fn within(what: &str, f: impl FnOnce() -> std::io::Result<()>) {

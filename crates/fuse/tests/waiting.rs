@@ -43,7 +43,7 @@ fn flock_child(m: &Mounted, name: &str, wait: bool) -> Child {
 }
 
 fn until(m: &Mounted, what: &str, condition: impl Fn(&support::memfs::State) -> bool) {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
     while !condition(&m.state.lock().unwrap()) {
         let waiting = m.state.lock().unwrap().waiting_locks;
         let late = std::time::Instant::now() > deadline;
@@ -161,9 +161,9 @@ fn waiters_have_a_part_of_the_slots_and_the_unlock_finds_one() {
     }
 }
 
-/// Whether something comes true within 10 s.
+/// Whether something comes true within two minutes.
 fn comes(is: impl Fn() -> bool) -> bool {
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(120);
     while !is() && std::time::Instant::now() < deadline {
         std::thread::yield_now();
     }

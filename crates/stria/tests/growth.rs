@@ -502,7 +502,7 @@ fn a_drain_that_is_cancelled_ends_and_leaves_the_rest_where_it_is() {
     let mut up = Up::new();
     up.start(&["--osts", "2"]);
     for i in 0..12 {
-        file_on(&up.at(&format!("f{i}")), 1, &vec![i; 1 << 20]);
+        file_on(&up.at(&format!("f{i}")), 1, &vec![i; 4 << 20]);
     }
     let (program, dir) = (env!("CARGO_BIN_EXE_stria"), up.cluster());
     let drain = ["ost", "drain", "1", "--dir", &dir];

@@ -198,7 +198,9 @@ impl Elsewhere {
     }
     fn mount(&self, at: &Path) -> Daemon {
         let log = self.dir.path().join("mount.log");
-        Daemon::start(&["mount", "--dir", &self.cluster(), text(at)], &log)
+        // What nobody syncs is written out by nobody, however long a test takes.
+        let late = "client.dirty_age_s=3600";
+        Daemon::start(&["mount", "--dir", &self.cluster(), text(at), "--set", late], &log)
     }
 }
 

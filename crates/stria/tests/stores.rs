@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use support::up::Up;
-use support::{Cluster, Daemon, can_mount, good, refused, stria, text};
+use support::{Cluster, Daemon, can_mount, good, refused, status_that, stria, text};
 
 fn error_of<T: std::fmt::Debug>(done: std::io::Result<T>) -> i32 {
     done.unwrap_err().raw_os_error().unwrap()
@@ -44,8 +44,7 @@ fn an_ost_that_is_not_in_its_place_is_said_and_answers_eio_and_the_rest_works() 
             }
             let said = up.start(mode);
             assert!(said.contains("OST 1: its store is not in") && said.contains("ost replace 1"), "{said}");
-            let shown = good(&["status", text(&up.at(""))]);
-            assert!(shown.contains("OST 1: its store is not in") && shown.contains("deactivated"), "{shown}");
+            status_that(&up.at(""), |s| s.contains("OST 1: its store is not in") && s.contains("deactivated"));
             assert_eq!(fs::read(up.at("here")).unwrap(), b"zero");
             answers_eio(&up.at("there"));
             for i in 0..4 {
@@ -263,8 +262,7 @@ fn a_lost_ost_is_replaced_while_programs_go_on() {
         up.stop();
         fs::rename(up.store("ost1"), &old).unwrap();
         up.start(mode);
-        let shown = good(&["status", text(&up.at(""))]);
-        assert!(shown.contains("ost replace 1"), "{shown}");
+        status_that(&up.at(""), |s| s.contains("ost replace 1"));
         let said = beside(&up, || good(&["ost", "replace", "OST0001", "--dir", &dir]));
         assert!(said.contains("OST 1 of 'stria' takes files") && said.contains("ost files 1 --lost"), "{said}");
         let listed = good(&["ost", "files", "1", text(&up.at(""))]);

@@ -171,6 +171,15 @@ fn an_interrupt_or_a_kill_leaves_neither_files_nor_parameters() {
 
     // Nothing can be tidied up by who is killed: the next one does.
     let mut child = amid();
+    // It goes on meanwhile, and back to what was there before: it is stopped where the value is another one.
+    loop {
+        signal(&child, libc::SIGSTOP);
+        if c.value(RPCS) != before {
+            break;
+        }
+        signal(&child, libc::SIGCONT);
+        wait_until("a parameter changes", || c.value(RPCS) != before);
+    }
     signal(&child, libc::SIGKILL);
     child.wait().unwrap();
     assert!(c.value(RPCS) != before && c.names() == [".stria-tune"]);

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use support::up::Up;
-use support::{Cluster, can_mount, good, refused, stria, text};
+use support::{Cluster, can_mount, good, refused, status_that, stria, text};
 
 fn content(i: usize) -> Vec<u8> {
     (0..20_000 + i).map(|n| ((n * 7 + i) ^ (n >> 8)) as u8).collect()
@@ -125,8 +125,7 @@ fn a_scrub_beside_work_finds_a_flipped_byte_and_status_names_it() {
     raw.sync_all().unwrap();
     let (code, said) = run(&["scrub", "--dir", &dir, "--rate", "1000"]);
     assert!(code == 4 && said.contains("1 fault(s)") && said.contains(": block 1"), "{code} {said}");
-    let said = good(&["status", text(&at)]);
-    assert!(said.contains("scrub complete") && said.contains("1 fault(s): object"), "{said}");
+    status_that(&at, |s| s.contains("scrub complete") && s.contains("1 fault(s): object"));
     // One byte in the database of a running metadata server, which has the page in memory.
     let store = Path::new(&dir).join("mdt0/mdt.redb");
     let bytes = fs::read(&store).unwrap();

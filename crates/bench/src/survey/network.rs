@@ -212,12 +212,16 @@ fn transfer(mut stream: TcpStream, way: Way, record: u64, until: u64) -> io::Res
     let mut buffer = vec![0; record as usize];
     let mut bytes = 0;
     if way == Way::Give {
-        while os::now_ns() < until {
-            bytes += stream.read(&mut buffer)? as u64;
+        // Once at least: this thread may begin when its time is over.
+        while bytes == 0 || os::now_ns() < until {
+            match stream.read(&mut buffer)? as u64 {
+                0 => break,
+                read => bytes += read,
+            }
         }
         return Ok((bytes, os::now_ns()));
     }
-    while os::now_ns() < until {
+    while bytes == 0 || os::now_ns() < until {
         stream.write_all(&buffer)?;
         bytes += record;
     }

@@ -58,6 +58,19 @@ pub fn refused(arguments: &[&str]) -> (i32, String) {
     (out.status.code().unwrap(), String::from_utf8_lossy(&out.stderr).into_owned())
 }
 
+/// `status` of a mount, once it says so: a busy daemon or server may be late for one question.
+pub fn status_that(at: &Path, is: impl Fn(&str) -> bool) -> String {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    loop {
+        let shown = good(&["status", text(at)]);
+        if is(&shown) {
+            return shown;
+        }
+        assert!(std::time::Instant::now() < end, "{shown}");
+        std::thread::park_timeout(std::time::Duration::from_millis(20));
+    }
+}
+
 /// The log of a daemon, once it holds `text`.
 pub fn in_log(log: &Path, text: &str) -> String {
     let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
@@ -217,11 +230,11 @@ impl Cluster {
         self.dir.path().join("log")
     }
     pub fn start_mds(&mut self) {
-        let line = ["mds", "--dir", &self.path("c"), "--set", "recovery.window_s=5"];
+        let line = ["mds", "--dir", &self.path("c"), "--set", "recovery.window_s=15"];
         self.mds = Some(Daemon::start(&line, &self.log()));
     }
     pub fn start_oss(&mut self, i: usize) {
-        let line = ["oss", "--dir", &self.path("c"), "--ost", &i.to_string(), "--set", "recovery.window_s=5"];
+        let line = ["oss", "--dir", &self.path("c"), "--ost", &i.to_string(), "--set", "recovery.window_s=15"];
         self.oss[i] = Some(Daemon::start(&line, &self.log()));
     }
     pub fn mount(&mut self, name: &str, more: &[&str]) -> PathBuf {

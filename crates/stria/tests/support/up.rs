@@ -27,7 +27,7 @@ impl Up {
         self.dir.path().join("c").join(name)
     }
     pub fn line<'a>(cluster: &'a str, mount: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-        let mut line = vec!["up", "--background", "--dir", cluster, "--mount", mount, "--set", "recovery.window_s=2"];
+        let mut line = vec!["up", "--background", "--dir", cluster, "--mount", mount, "--set", "recovery.window_s=6"];
         line.extend(more);
         line
     }
