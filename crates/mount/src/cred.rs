@@ -1,7 +1,8 @@
 //! Who asks: uid and gid from the request, supplementary groups and capabilities from the process, squashing from the mount options.
 //!
 //! Who reads a process's `status` holds its memory meanwhile. Of one that ends at that moment it is left to whoever held it last, who then
-//! writes back what its shared mappings have changed, and waits for that: for this mount, perhaps. So a worker reads it, never the shard.
+//! writes back what its shared mappings have changed and waits for its I/O: for this mount, perhaps, and for the very request that is looked
+//! at. So a worker reads it, never the shard, and a request waits for that a limited time only.
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,6 +12,8 @@ use wire::mdt::Cred;
 
 /// How long a process's supplementary groups and capabilities are believed. Only a privileged process can change its groups.
 const PROCESS_TTL: Duration = Duration::from_secs(1);
+/// How long a request waits for what its process may do. After that it may do what its user and group may, and nothing more.
+const LOOKED_WITHIN: types::Duration = types::Duration::from_secs(5);
 /// Processes remembered.
 const PROCESSES_MAX: usize = 4096;
 
@@ -50,12 +53,14 @@ pub(crate) type RightsOf = fn(u32) -> Rights;
 pub(crate) struct Callers {
     squash: Squash,
     rights_of: Cell<RightsOf>,
+    within: Cell<types::Duration>,
     known: RefCell<HashMap<u32, Known>>,
 }
 
 impl Callers {
     pub(crate) fn new(squash: Squash) -> Callers {
-        Callers { squash, rights_of: Cell::new(rights_of), known: RefCell::default() }
+        let (rights_of, within) = (Cell::new(rights_of as RightsOf), Cell::new(LOOKED_WITHIN));
+        Callers { squash, rights_of, within, known: RefCell::default() }
     }
     pub(crate) fn set(&self, rights_of: RightsOf) {
         self.rights_of.set(rights_of);
@@ -81,7 +86,10 @@ impl Callers {
             return known.rights.clone();
         }
         let rights_of = self.rights_of.get();
-        let rights = rt.offload(move || rights_of(pid)).await;
+        let Some(rights) = rt.timeout(self.within.get(), rt.offload(move || rights_of(pid))).await else {
+            tracing::warn!(pid, uid, "/proc/{pid}/status cannot be read: no supplementary groups, no capabilities");
+            return Rights::default();
+        };
         let mut known = self.known.borrow_mut();
         if known.len() >= PROCESSES_MAX {
             known.clear();
@@ -154,6 +162,26 @@ mod tests {
             [looked, callers.cred(&rt, 1000, 100, 7).await, callers.cred(&rt, 1001, 100, 7).await]
         });
         assert_eq!(creds.unwrap().map(|c| c.groups), [vec![1], vec![1], vec![2]]);
+    }
+
+    static MAY_END: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    #[test]
+    fn a_process_that_ends_and_waits_for_its_request_holds_the_answer_up_for_a_limited_time() {
+        let callers = Callers::new(Squash::default());
+        callers.within.set(types::Duration::from_millis(20));
+        callers.set(|_| {
+            drop(MAY_END.lock());
+            in_groups(vec![2])
+        });
+        let waits = MAY_END.lock().unwrap();
+        let creds = rt::real::run(frames::FramePool::new(1 << 20), |rt| async move {
+            let without = callers.cred(&rt, 1000, 100, 7).await;
+            drop(waits);
+            callers.within.set(LOOKED_WITHIN);
+            [without, callers.cred(&rt, 1000, 100, 7).await]
+        });
+        assert_eq!(creds.unwrap().map(|c| c.groups), [vec![], vec![2]]);
     }
 
     #[test]

@@ -78,8 +78,7 @@ impl Bound {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        // Nobody waits for the answer, and where there is no room for the request the daemon finds out by itself: the
-        // kernel's close ends the open file.
-        drop(self.connection.submit(self.submission(op::UNBIND, 0), &[], 0, Room::Free));
+        // Where nothing can be said the daemon finds out by itself: the kernel's close ends the open file.
+        self.connection.tell(self.submission(op::UNBIND, 0));
     }
 }

@@ -356,6 +356,25 @@ impl Connection {
         Ok(Ticket { of: self.clone(), slot, data: at, len })
     }
 
+    /// Says something without bytes for which nobody waits. Nothing is said where there is no room, or when another call is at the
+    /// connection, perhaps the one that a handler of a signal interrupted.
+    pub fn tell(self: &Arc<Self>, s: Submission) {
+        if !self.is_ours() {
+            return;
+        }
+        let Some(mut state) = self.state.try_lock() else { return };
+        if state.broken || self.is_dead() {
+            return;
+        }
+        let Some((slot, _)) = state.admit(0, Room::Free) else { return };
+        state.slots[slot].fate = Fate::Abandoned;
+        let wakes = state.end.submit(&Submission { data: 0, len: 0, user: slot as u64, ..s });
+        drop(state);
+        if wakes && !self.bells.ring() {
+            self.abandon();
+        }
+    }
+
     /// Puts `len` bytes of the parts, after the first `skip`, where a request has its data.
     fn gather(&self, at: usize, data: &[IoSlice<'_>], skip: usize, len: usize) {
         let (mut skip, mut done) = (skip, 0);
@@ -657,6 +676,23 @@ mod tests {
         let ask = || program.submit(Submission::default(), &[], REQUEST_BYTES_MAX, Room::Free);
         let four: Vec<_> = std::iter::from_fn(|| ask().ok()).collect();
         assert_eq!((four.len(), ask().err().and_then(|e| e.raw_os_error())), (4, Some(libc::EAGAIN)));
+    }
+
+    #[test]
+    fn who_says_something_in_the_middle_of_a_call_does_not_wait_for_that_call() {
+        let (mut daemon, program, _stream, _bell) = pair();
+        let says = Submission { op: op::UNBIND, file: 7, ..Submission::default() };
+        let call = program.state();
+        program.tell(says);
+        drop(call);
+        assert_eq!(daemon.take().unwrap(), None, "its daemon finds out otherwise");
+        program.tell(says);
+        let heard = daemon.take().unwrap().unwrap();
+        assert_eq!((heard.op, heard.file), (op::UNBIND, 7));
+        let _ = daemon.complete(Completion { user: heard.user, result: 0 });
+        let asked = program.submit(Submission::default(), &[], 0, Room::Waited).unwrap();
+        assert_eq!(daemon.take().unwrap().map(|s| s.user == heard.user), Some(true), "the answer is taken by nobody");
+        drop(asked);
     }
 
     #[test]

@@ -41,8 +41,8 @@ pub extern "C" fn stria_posix_calls() -> u64 {
 
 /// The program ends.
 pub fn report() {
-    // SAFETY: the name ends with a zero.
-    let file = unsafe { libc::getenv(REPORT.as_ptr()) };
+    // Not what users tell set-id programs. SAFETY: the name ends with a zero.
+    let file = unsafe { crate::real::secure_getenv(REPORT.as_ptr()) };
     if file.is_null() {
         return;
     }

@@ -106,3 +106,8 @@ next! {
     popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE, else missing(std::ptr::null_mut());
     prlimit64(pid: pid_t, of: c_uint, new: *const libc::rlimit64, old: *mut libc::rlimit64) -> c_int, else libc::syscall(libc::SYS_prlimit64, pid, of, new, old) as c_int;
 }
+
+unsafe extern "C" {
+    /// getenv(3), or nothing in set-id programs. The C library's.
+    pub fn secure_getenv(name: *const c_char) -> *mut c_char;
+}

@@ -289,6 +289,8 @@ pub fn opened(fd: c_int, before: u32) {
 /// meanwhile, so that the other process does not begin in the middle of one.
 pub fn share_all(waits: bool) {
     SHARINGS.fetch_add(1, SeqCst);
+    // A handler that uses a file meanwhile must not wait for what this thread has.
+    let _inside = crate::own::Inside::enter();
     for open in &POOL[..OPENS_USED.load(Relaxed)] {
         if open.users.load(Relaxed) == 0 {
             continue;

@@ -303,6 +303,33 @@ static void signalled(void)
     for (int i = 0; i < RECORDS; i++) CHECK(seen[i] == 1);
 }
 
+/* Handlers that close a file, and put another descriptor in a file's place, amid the thread's calls on other files of the mount. */
+static int victim = -1, second = -1;
+static void on_close(int unused)
+{
+    (void)unused;
+    if (victim < 0) return;
+    if (close(victim) == 0 && dup2(interrupted, second) == second) came++;
+    victim = -1;
+}
+
+static void closed_amid(void)
+{
+    struct itimerval once = {{0, 0}, {0, 300}};
+    interrupted = file(O_RDWR);
+    came = 0;
+    signal(SIGALRM, on_close);
+    for (int round = 0; round < 300; round++) {
+        int other = file(O_RDWR);
+        second = file(O_RDWR);
+        CHECK(record(other, 7) == 7 && record(second, 8) == 8);
+        victim = other;
+        CHECK(setitimer(ITIMER_REAL, &once, NULL) == 0);
+        while (came == round) CHECK(record(interrupted, round) == (uint64_t)round);
+        CHECK(record(second, 9) == 9 && close(second) == 0);
+    }
+}
+
 /* Handlers that come while the thread asks for a position. */
 static volatile int way;
 static void on_seek(int unused)
@@ -545,7 +572,7 @@ int main(int count, char **words)
 {
     static const struct { const char *name; void (*step)(void); } steps[] = {
         {"plain", plain}, {"duplicated", duplicated}, {"forked", forked}, {"threads", threads}, {"together", together},
-        {"executed", executed}, {"closed", closed}, {"appended", appended}, {"signalled", signalled}, {"sent", sent}, {"sought", sought},
+        {"executed", executed}, {"closed", closed}, {"appended", appended}, {"signalled", signalled}, {"closed_amid", closed_amid}, {"sent", sent}, {"sought", sought},
         {"replaced", replaced},
         {"mixed", mixed}, {"cancelled", cancelled}, {"wide", wide},
     };

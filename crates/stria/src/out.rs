@@ -7,6 +7,8 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
+
 use crate::failure::{Failure, Outcome};
 
 /// Exit code of a program that nobody reads any more, as shells show SIGPIPE's.
@@ -15,6 +17,22 @@ const UNREAD: i32 = 128 + libc::SIGPIPE;
 /// A path as a word of a command that people are told to run.
 pub fn word(path: &Path) -> String {
     types::shell_word(path.as_os_str().as_bytes())
+}
+
+/// A text without what a terminal would take for commands, in lines: daemons of other users say what they like.
+pub fn printable(text: &str) -> String {
+    let escape = |c: char| if c.is_control() && c != '\n' { c.escape_default().to_string() } else { c.to_string() };
+    text.chars().map(escape).collect()
+}
+
+/// The same of all texts in a daemon's answer.
+pub fn no_control(answer: &mut Value) {
+    match answer {
+        Value::String(text) => *text = printable(text),
+        Value::Array(all) => all.iter_mut().for_each(no_control),
+        Value::Object(all) => all.values_mut().for_each(no_control),
+        _ => {}
+    }
 }
 
 /// Prints a line, or ends the program.
@@ -47,8 +65,12 @@ pub fn print(text: fmt::Arguments<'_>) {
 /// What `write` answers; the file cannot be made or put in its place.
 pub fn to_file<T>(path: &Path, write: impl FnOnce(File) -> Outcome<T>) -> Outcome<T> {
     let failed = |e: io::Error| Failure::io("writing", path, &e);
-    if fs::metadata(path).is_ok_and(|m| !m.is_file()) {
-        return write(File::options().write(true).open(path).map_err(failed)?);
+    match fs::metadata(path) {
+        Ok(found) if !found.is_file() => return write(File::options().write(true).open(path).map_err(failed)?),
+        Ok(_) => {}
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        // A link that the kernel does not follow here, since another user may have put it there, among others.
+        Err(e) => return Err(failed(e)),
     }
     // A link to a file stays one.
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.into());
@@ -99,5 +121,32 @@ mod tests {
         write(&device, "gone", false).unwrap();
         assert!(write(&device, "gone", true).is_err() && fs::symlink_metadata(&device).is_ok());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn a_link_of_another_user_in_a_directory_for_all_is_not_followed() {
+        let protected = fs::read_to_string("/proc/sys/fs/protected_symlinks").is_ok_and(|t| t.trim() == "1");
+        // SAFETY: plain system call without arguments.
+        if !protected || unsafe { libc::geteuid() } != 0 {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let (precious, shared) = (dir.path().join("precious"), dir.path().join("shared"));
+        fs::write(&precious, "precious").unwrap();
+        fs::create_dir(&shared).unwrap();
+        fs::set_permissions(&shared, std::os::unix::fs::PermissionsExt::from_mode(0o1777)).unwrap();
+        let link = shared.join("link");
+        std::os::unix::fs::symlink(&precious, &link).unwrap();
+        std::os::unix::fs::lchown(&link, Some(65_534), Some(65_534)).unwrap();
+        let refused = to_file(&link, |_| Ok(())).unwrap_err();
+        assert_eq!(i32::from(refused.code()), libc::EACCES);
+        assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
+    }
+
+    #[test]
+    fn what_daemons_say_has_no_commands_for_terminals() {
+        let mut answer = serde_json::json!({"fsname": "a\u{1b}[2J", "osts": [{"nid": "b\n\r"}], "n": 1});
+        no_control(&mut answer);
+        assert_eq!(answer, serde_json::json!({"fsname": "a\\u{1b}[2J", "osts": [{"nid": "b\n\\r"}], "n": 1}));
     }
 }

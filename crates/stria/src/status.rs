@@ -13,7 +13,7 @@ use crate::cli;
 use crate::control;
 use crate::daemon::{ClusterDir, Lives};
 use crate::failure::{Failure, Outcome};
-use crate::out::word;
+use crate::out::{self, word};
 use crate::trouble::{self, Trouble};
 
 /// How long a daemon has for its answer; it gives servers less.
@@ -43,18 +43,19 @@ pub fn status(arguments: &cli::Status) -> Outcome {
     for (m, asked) in mounts.iter().zip(asked) {
         match asked.answer(until) {
             Ok(mut answer) => {
+                out::no_control(&mut answer);
                 let troubles = troubles_of(&answer);
                 answer["trouble"] = troubles.iter().map(Trouble::json).collect();
                 if arguments.json {
                     say!("{answer}");
                 } else {
-                    crate::out::print(format_args!("{}", show(&answer, &troubles)));
+                    out::print(format_args!("{}", show(&answer, &troubles)));
                 }
             }
             Err(e) => {
-                let trouble = trouble::of_daemon(&m.at, e.daemon, &e.failure.to_string());
+                let error = out::printable(&e.failure.to_string());
+                let trouble = trouble::of_daemon(&m.at, e.daemon, &error);
                 if arguments.json {
-                    let error = e.failure.to_string();
                     say!("{}", json!({"mount_point": m.at, "error": error, "trouble": [trouble.json()]}));
                 } else {
                     say!("{}: {trouble}", m.at.display());

@@ -115,7 +115,9 @@ impl Place<'_> {
         let here = self.address().is_some_and(|a| is_own(a.ip()));
         match (self.dir, packaged) {
             (_, Some(name)) if here => format!("'systemctl start stria-{role}@{name}' starts it"),
-            (Some(dir), _) if here => format!("'stria {role} --dir {dir}{of}' starts it"),
+            (Some(dir), _) if here => {
+                format!("'stria {role} --dir {}{of}' starts it", out::word(Path::new(dir)))
+            }
             _ => {
                 format!("start it on its host: 'systemctl start stria-{role}@CLUSTER', or 'stria {role} --dir DIR{of}'")
             }

@@ -1,5 +1,6 @@
 //! `scrub` and the verbs of `mdt`: looking after stores. What a running server is to do it is told by a parameter,
 //! through a mount of its cluster on this host.
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -22,13 +23,16 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Exit code when damage was found, as fsck(8) has it.
 const UNCORRECTED: u8 = 4;
 
-/// A mount of the cluster on this host.
+/// A mount of the cluster on this host, made by root, by this user or by the owner of the cluster's directory: others' daemons may say that
+/// they are of this cluster, too.
 ///
 /// # Errors
 /// None answers.
 pub fn mount_of(dir: &ClusterDir) -> Result<u32, Failure> {
     let ours = json!(format!("{:016x}", dir.cluster));
-    let mounts = fuse::mount::mounts().into_iter().filter(|m| m.kind == "fuse.stria");
+    let owner = std::fs::metadata(dir.path()).map(|m| m.uid()).ok();
+    let is_believed = |user: u32| crate::lfs::is_believed(user) || owner == Some(user);
+    let mounts = fuse::mount::mounts().into_iter().filter(|m| m.kind == "fuse.stria" && is_believed(m.user));
     // All at the same time: a daemon that stands still keeps the others' answers from nobody.
     let until = Instant::now() + ANSWER_WITHIN;
     let asked: Vec<_> =

@@ -87,12 +87,16 @@ impl Connection {
                 return Ok(false);
             }
             match unmount(at, lazy) {
-                Err(MountError::StillBusy { .. }) if Instant::now() < end && holders::users(self.number).is_empty() => {
+                Err(MountError::StillBusy { .. }) if Instant::now() < end && self.is_unused() => {
                     std::thread::sleep(TRY_EVERY);
                 }
                 other => return other.map(|()| true),
             }
         }
+    }
+
+    fn is_unused(&self) -> bool {
+        holders::users(self.number).is_some_and(|users| users.is_empty())
     }
 
     /// Ends it by force: every caller gets an error, every worker ends. Nothing happens to one that is gone. Root may do that, or

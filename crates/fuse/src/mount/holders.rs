@@ -1,10 +1,13 @@
 //! Who uses a mount, and in which other mount namespaces it still is.
 //!
 //! Looks into `/proc` and asks no file system: a mount whose daemon hangs is looked at without waiting for it. What this
-//! user may not see is not found.
+//! user may not see is not found. The memory map of a process is locked while it waits for some other file system: it is waited for a limited
+//! time.
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::path::PathBuf;
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use super::table;
 
@@ -54,9 +57,27 @@ fn leads_to(link: &str, connection: u32) -> bool {
     stat.is_some_and(|s| s.stx_dev_major == 0 && s.stx_dev_minor == connection)
 }
 
-/// Processes that use the file system of a FUSE connection, in whatever mount namespace they are.
+/// How long the processes of a machine are looked at.
+const LOOKED_WITHIN: Duration = Duration::from_secs(5);
+
+/// Processes that use the file system of a FUSE connection, in whatever mount namespace they are; `None`: that is not known, for one of
+/// them could not be looked at within 5 s.
 #[must_use]
-pub fn users(connection: u32) -> Vec<User> {
+pub fn users(connection: u32) -> Option<Vec<User>> {
+    found_within(LOOKED_WITHIN, move || users_of(connection))
+}
+
+/// What a look that nobody can end finds, unless it takes too long.
+fn found_within<T: Send + 'static>(limit: Duration, look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (tell, told) = channel();
+    std::thread::spawn(move || {
+        // Who asked may have lost patience.
+        let _ = tell.send(look());
+    });
+    told.recv_timeout(limit).ok()
+}
+
+fn users_of(connection: u32) -> Vec<User> {
     let what = |pid: u32| -> Option<&'static str> {
         for (link, what) in [("cwd", "works in it"), ("root", "has its root in it"), ("exe", "runs from it")] {
             if leads_to(&format!("/proc/{pid}/{link}"), connection) {
@@ -115,6 +136,14 @@ mod tests {
 
     #[test]
     fn nobody_uses_a_connection_that_is_not_there() {
-        assert_eq!((users(u32::MAX), copies(u32::MAX)), (Vec::new(), Vec::new()));
+        assert_eq!((users(u32::MAX), copies(u32::MAX)), (Some(Vec::new()), Vec::new()));
+    }
+
+    #[test]
+    fn a_look_that_does_not_end_is_not_waited_for() {
+        let (end, ends) = channel::<()>();
+        assert_eq!(found_within(Duration::from_millis(20), move || ends.recv().is_ok()), None);
+        drop(end);
+        assert_eq!(found_within(LOOKED_WITHIN, || 7), Some(7));
     }
 }

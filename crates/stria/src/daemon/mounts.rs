@@ -407,7 +407,8 @@ async fn let_go(rt: Rt, m: Rc<Mounted>, force: bool) {
         tracing::warn!("{e}");
     }
     // Away from the shard, too: what is looked at may be locked by a process that waits for this very mount.
-    if rt.offload(move || number.is_none_or(|c| !fuse::mount::users(c).is_empty())).await {
+    let is_unused = |c| fuse::mount::users(c).is_some_and(|users| users.is_empty());
+    if !rt.offload(move || number.is_some_and(is_unused)).await {
         rt.sleep(LINGER).await;
     }
     if m.over.get() {

@@ -119,7 +119,10 @@ const USERS_SHOWN_MAX: usize = 10;
 
 /// Refuses to unmount what programs use, and names them.
 fn refuse_used(at: &Path, connection: u32) -> Outcome {
-    let users = fuse::mount::users(connection);
+    let Some(users) = fuse::mount::users(connection) else {
+        let why = "by whom cannot be found out, for a process waits for some file system: end it, or unmount lazily";
+        return Err(Failure::with_errno(format!("{} may be in use; {why}", at.display()), libc::EBUSY));
+    };
     if users.is_empty() {
         return Ok(());
     }
@@ -159,7 +162,7 @@ impl Leaving {
             return Ok(());
         }
         let interrupts = Interrupts::begin()?;
-        let told = self.answer(ANSWER_MS);
+        let told = self.answer(10 * ANSWER_MS);
         let text =
             |key: &str| told.as_ref().and_then(|t| t[key].as_str()).filter(|t| !t.is_empty()).map(str::to_string);
         let has = text("unsettled").unwrap_or_else(|| "what was written there".into());

@@ -44,19 +44,32 @@ use serde_json::{Value, json};
 use crate::control;
 use crate::failure::{Failure, Outcome};
 
-/// The Stria mounts of this host; there is at least one.
+/// Whether this user may believe what the daemon of a mount says that `user` made: root's or the user's own. Anybody can make a mount that
+/// looks like one of Stria, and answer for it.
+pub(crate) fn is_believed(user: u32) -> bool {
+    // SAFETY: plain system call without arguments.
+    user == 0 || user == unsafe { libc::geteuid() }
+}
+
+/// The Stria mounts of this host that are believed ([`is_believed`]); there is at least one. Others are meant by who names a path there.
 ///
 /// # Errors
 /// There is none.
 pub(crate) fn mounts() -> Result<Vec<fuse::mount::MountEntry>, Failure> {
-    let mounts: Vec<_> = fuse::mount::mounts().into_iter().filter(|m| m.kind == "fuse.stria").collect();
-    if mounts.is_empty() {
-        return Err(Failure::with_errno(
-            "no Stria file system is mounted here: 'stria up' starts one, 'stria mount' joins one",
-            libc::ENODEV,
-        ));
+    let all = fuse::mount::mounts().into_iter().filter(|m| m.kind == "fuse.stria");
+    let (ours, others): (Vec<_>, Vec<_>) = all.partition(|m| is_believed(m.user));
+    if !ours.is_empty() {
+        return Ok(ours);
     }
-    Ok(mounts)
+    let why = match others.first() {
+        None => "no Stria file system is mounted here: 'stria up' starts one, 'stria mount' joins one".to_string(),
+        Some(m) => format!(
+            "no Stria file system is mounted here by root or by you: if {}, which user {} mounted, is meant, name that path",
+            m.at.display(),
+            m.user
+        ),
+    };
+    Err(Failure::with_errno(why, libc::ENODEV))
 }
 
 /// Does something with the mounts that paths lie on, or, without any, with all of this host: FUSE connection and mount point. One of which

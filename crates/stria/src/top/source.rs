@@ -43,7 +43,7 @@ impl Source {
             },
         };
         let gone = || Failure::with_errno(format!("mount {connection} is not there any more"), libc::ENOTCONN);
-        let mount = crate::lfs::mounts()?.into_iter().rev().find(|m| m.minor == connection).ok_or_else(gone)?;
+        let mount = fuse::mount::mounts().into_iter().rev().find(|m| m.minor == connection).ok_or_else(gone)?;
         Ok(Source { connection, user: mount.user, at: mount.at })
     }
 
