@@ -92,7 +92,6 @@ impl Meta {
     pub(crate) fn open_lost(&self, request: &[u8]) {
         let fid = wire::decode::<OpenRequest>(request).map(|q| q.fid);
         if let Some(inode) = fid.ok().and_then(|fid| self.known_inode(fid)) {
-            self.losses.note_change(format!("open {}", inode.fid));
             inode.writeback_failed(FsError::Io);
         }
     }

@@ -1,4 +1,5 @@
 //! One cluster, end to end; what seeds find.
+mod arena;
 mod ends;
 mod repaired;
 mod stalled;
