@@ -17,7 +17,7 @@ use types::{Duration, Extent, Fid, FsError};
 
 use crate::in_use::InUse;
 use crate::kernel::Kernel;
-use crate::short_ends::{PAGE_BYTES, ShortEnds};
+use crate::short_ends::{Left, PAGE_BYTES, ShortEnds};
 
 /// Times a read is carried out again because a lock of its range went while it waited for another.
 const READ_AGAIN_MAX: usize = 4;
@@ -49,7 +49,7 @@ pub struct Front {
     /// Ranges that are being changed otherwise than through the kernel's pages: reads of pages wait.
     shut: RefCell<Vec<Extent>>,
     opened: Event,
-    /// What it has filled with zeros behind an end that is the file's no more.
+    /// What it has behind an end that is the file's no more, or was cut to.
     short_ends: ShortEnds,
     /// A read begins to wait for a lock.
     waits: Event,
@@ -140,6 +140,7 @@ impl KernelRead {
             more,
         });
         front.filled.set(true);
+        front.short_ends.read_anew(extent);
         front.begun.set(front.begun.get() + 1);
         front.reads.borrow_mut().push(state.clone());
         KernelRead { front: front.clone(), state, again: Cell::new(0) }
@@ -344,6 +345,8 @@ impl Front {
     /// is read before the change and stored to after it would bring the old bytes back.
     pub(crate) async fn shut_for_change(self: &Rc<Self>, extent: Extent) -> Option<Shut> {
         if !self.may_have_stores() {
+        // Else it may make the file longer in the eyes of a kernel that has bytes behind the end.
+        self.short_ends_gone().await;
             return None;
         }
         let shut = self.shut(extent);
@@ -359,18 +362,33 @@ impl Front {
         let Some(zeroed) = ShortEnds::zeroed_by(end, size).filter(|_| !types::planted!("short-end-kept")) else {
             return;
         };
-        self.short_ends.begin(zeroed);
-        let front = self.clone();
+        self.drop_behind(zeroed, Left::Zeros, zeroed.align_out(PAGE_BYTES));
+    }
+    /// The file was cut to `size`. A kernel that believed it to be as long already keeps its pages behind that, and the rest of
+    /// the one with the end; so they are dropped. Not waited for: the drop may wait for the answer.
+    pub(crate) fn was_cut(self: &Rc<Self>, size: u64) {
+        if !self.may_have_pages() || types::planted!("cut-keeps-pages") {
+            return;
+        }
+        let cut = Extent::new(size, size.next_multiple_of(PAGE_BYTES));
+        self.drop_behind(cut, Left::Cut, Extent::from(size - size % PAGE_BYTES));
+    }
+    fn drop_behind(self: &Rc<Self>, nobodys: Extent, left: Left, pages: Extent) {
+        let (front, number) = (self.clone(), self.short_ends.begin(nobodys, left));
         self.kernel.rt().spawn(async move {
-            front.drop_kernel_range(zeroed.align_out(PAGE_BYTES)).await;
-            front.short_ends.end(zeroed);
+            front.drop_kernel_range(pages).await;
+            front.short_ends.end(number);
         });
     }
     /// Which parts of what a kernel writes back programs have stored.
     pub(crate) fn stores(&self, offset: u64, data: &[u8]) -> Vec<Extent> {
         self.short_ends.stores(offset, data)
     }
-    /// Waits until the kernel has no zeros behind an end that is the file's no more: who is told the size next sees the bytes up to it.
+    /// Whether the kernel may have bytes behind an end that are not the file's.
+    pub(crate) fn has_short_ends(&self) -> bool {
+        self.short_ends.count() > 0
+    }
+    /// Waits until the kernel has no bytes behind an end that are not the file's: who is told the size next sees the bytes up to it.
     /// May wait for the kernel's drop of a page.
     ///
     /// Cancel: nothing happened.

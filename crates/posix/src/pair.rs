@@ -617,6 +617,30 @@ pairs! {
         ftruncate(&x, 5000)?;
         eq("size", stat(&b.join("f"))?.st_size, 5000)?;
     }
+    a_cut_to_the_size_that_its_kernel_believes_takes_bytes_away(a, b) {
+        for stores in [true, false] {
+            let name = format!("f{stores}");
+            put(&a.join(&name), &[b'A'; 100])?;
+            let (x, y) = (rw(&a.join(&name))?, rw(&b.join(&name))?);
+            let map = Map::new(&x, 0, 4096, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED)?;
+            same("before", &map.get(0, 1), b"A")?;
+            pwrite(&y, &[b'B'; 900], 100)?;
+            // The page is read anew, and whole; that the file is longer now nobody tells this kernel.
+            same("after the other's write", &map.get(0, 1), b"A")?;
+            if stores {
+                map.set(1, b"s");
+            }
+            ftruncate(&x, 100)?;
+            eq("written", pwrite(&x, b"z", 8192)?, 1)?;
+            same("what is mapped", &map.get(100, 900), &[0; 900])?;
+            map.set(10, b"s");
+            fsync(&x)?;
+            for (at, who) in [(a, "here"), (b, "there")] {
+                same(&format!("behind the cut, {who}"), &get(&at.join(&name))?[100..8192], &[0; 8092])?;
+            }
+            same("what was stored", &pread(&y, 1, 10)?, b"s")?;
+        }
+    }
     own_stores_are_never_missed(a, b) {
         put(&a.join("f"), &[0; 8192])?;
         let (x, y) = (rw(&a.join("f"))?, rw(&b.join("f"))?);

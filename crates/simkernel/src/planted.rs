@@ -39,6 +39,7 @@ pub const BUGS: &[Bug] = &[
         "short-end-kept",
         "A page that was written back up to an older end of its file stays in the kernel, with zeros behind that end.",
     ),
+    bug("cut-keeps-pages", "A kernel keeps its pages behind a cut to the size that it believes in."),
     bug("listing-kept", "The kernel keeps a listing when its lock goes."),
 ];
 

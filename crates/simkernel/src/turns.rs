@@ -406,7 +406,9 @@ impl Turns {
         if !handle.writes {
             return Some(());
         }
-        let size = self.rng.below(PAGES_MAX * PAGE / CELL) * CELL;
+        // Now and then the size that this kernel believes in, which drops no page then.
+        let believed = handle.file.inode.size.get();
+        let size = if self.rng.chance(0.3) { believed } else { self.rng.below(PAGES_MAX * PAGE / CELL) * CELL };
         let what = format!("ftruncate of node {:x} to {size}", handle.file.inode.nodeid);
         let cut = self.world.kernel(p.mount).truncate(&p.caller, &handle.file.inode, Some(&handle.file), size);
         self.world.must(p.mount, &what, cut).await?;

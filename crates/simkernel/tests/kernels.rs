@@ -261,6 +261,56 @@ fn a_page_that_is_written_back_by_an_older_end_takes_nothing_from_another_mount(
     assert_ne!(complaints, [""; 0]);
 }
 
+/// A kernel cuts a file to the size that it believes in, which another mount has made longer.
+fn cuts_to_the_size_of_before(w: Rc<World>) -> LocalFuture<Option<()>> {
+    Box::pin(async move {
+        let (a, b) = (w.kernel(0), w.kernel(1));
+        let (alice, bob) = (w.callers[0].clone(), w.callers[w.callers.len() - 1].clone());
+        let flags = libc::O_RDWR | libc::O_CREAT;
+        let here = w.must(0, "create", a.open(&alice, &a.root(), b"file", flags)).await?;
+        w.must(0, "write", a.write(&alice, &here, 0, &[b'A'; 100])).await?;
+        let there = w.must(1, "open", b.open(&bob, &b.root(), b"file", flags)).await?;
+        let mapping = w.must(0, "mmap", a.map(&here, true)).await?;
+        let load = |at, len: usize| {
+            let (w, a, alice, here) = (w.clone(), a.clone(), alice.clone(), here.clone());
+            async move {
+                let mut bytes = vec![0; len];
+                let loaded = w.op(0, "load", a.load(&alice, &here, at, &mut bytes)).await?;
+                w.context.expect("load", loaded.map_err(|e| format!("{e:?}")));
+                Some(bytes)
+            }
+        };
+        load(0, 1).await?;
+        w.must(1, "write", b.write(&bob, &there, 100, &[b'B'; 900])).await?;
+        // The page is read whole; nobody tells this kernel the size.
+        load(0, 1).await?;
+        w.must(0, "ftruncate", a.truncate(&alice, &here.inode, Some(&here), 100)).await?;
+        w.must(0, "write", a.write(&alice, &here, 2 * PAGE, b"z")).await?;
+        let mapped = load(100, 900).await?;
+        let stored = w.op(0, "store", a.store(&alice, &here, 10, b"s")).await?;
+        w.context.expect("store", stored.map_err(|e| format!("{e:?}")));
+        w.must(0, "fsync", a.fsync(&alice, &here)).await?;
+        let read = w.must(1, "read", b.read(&bob, &there, 100, 900)).await?;
+        for (what, bytes) in [("mapped", mapped), ("read", read)] {
+            let back = bytes.iter().filter(|byte| **byte != 0).count();
+            let outcome = if back == 0 { Ok(()) } else { Err(format!("{back} bytes are back")) };
+            w.context.expect(&format!("what is {what} behind the cut"), outcome);
+        }
+        w.op(0, "munmap", a.unmap(mapping)).await?;
+        w.must(0, "close", a.close(&alice, &here)).await?;
+        w.must(1, "close", b.close(&bob, &there)).await
+    })
+}
+
+#[test]
+fn a_cut_to_the_size_that_its_kernel_believes_takes_bytes_away() {
+    assert_eq!(script(cuts_to_the_size_of_before), [""; 0]);
+    types::planted::plant(Some("cut-keeps-pages"));
+    let complaints = script(cuts_to_the_size_of_before);
+    types::planted::plant(None);
+    assert_ne!(complaints, [""; 0]);
+}
+
 fn listings_beside_renames(w: Rc<World>) -> LocalFuture<Option<()>> {
     Box::pin(async move {
         let (a, b) = (w.kernel(0), w.kernel(1));

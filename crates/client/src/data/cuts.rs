@@ -187,9 +187,8 @@ impl Data {
         is_given_up: &dyn Fn() -> bool,
     ) -> Result<(), FsError> {
         let geometry = s.layout.geometry();
-        // The kernel drops its pages behind the new size itself, after the answer. Until then it writes none back, so
-        // that nothing here may wait for a drop of pages; nor does it read any
-        // anew, which would need locks.
+        // The kernel drops its pages behind the new size after the answer, if it believed in another one. Until then it writes
+        // none back, so that nothing here may wait for a drop of pages; nor does it read any anew, which would need locks.
         let _shut = inode.front.shut(Extent::ALL);
         let now = self.rt.wall();
         let sizes: Vec<u64> = (0..s.objects.len()).map(|i| geometry.object_size(StripeIndex(i as u16), size)).collect();
@@ -204,6 +203,7 @@ impl Data {
             }
         }
         inode.mtime.set(inode.mtime.get().max(now));
+        inode.front.was_cut(size);
         Ok(())
     }
 

@@ -214,7 +214,8 @@ impl Data {
     pub fn writes_at_once(&self, file: &OpenFile, offset: u64, len: u64) -> bool {
         let inode = &file.inode;
         let Some(s) = inode.striping() else { return false };
-        if file.flags() & (O_APPEND | O_DSYNC | O_DIRECT) != 0 || inode.front.may_have_stores() || inode.is_frozen() {
+        let waits = inode.front.may_have_pages() || inode.front.has_short_ends() || inode.is_frozen();
+        if file.flags() & (O_APPEND | O_DSYNC | O_DIRECT) != 0 || waits {
             return false;
         }
         let Ok(mut pieces) = s.layout.geometry().pieces(Extent::at(offset, len)) else { return false };
