@@ -141,11 +141,8 @@ impl StriaFs {
                 let inode = self.client.meta().inode(fid);
                 // The kernel writes no page of it back until the answer to a cut, and a callback may wait for its pages.
                 let sized = arg.valid & fattr::SIZE != 0;
-                if sized && let Some(file) = &file {
-                    let direct = file.flags() & libc::O_DIRECT as u32 != 0;
-                    if self.syscalls.cuts_by_itself(self.client.rt(), req.pid(), direct).await {
-                        return req.err(libc::EOPNOTSUPP);
-                    }
+                if sized && file.is_some() && self.syscalls.cuts_by_itself(self.client.rt(), req.pid()).await {
+                    return req.err(libc::EOPNOTSUPP);
                 }
                 let missed = if sized { Missed::bytes(fid) } else { Missed::attributes(fid) };
                 let change = |c: Rc<Client>| async move {

@@ -46,17 +46,23 @@ impl Syscalls {
         }
         Syscall::Unknown
     }
-    /// Whether a cut that this thread sends by descriptor is its kernel's own wish: what follows an asynchronous write with O_DIRECT
-    /// that fails, to the size that this kernel believes the file to have (Linux: `fuse_direct_IO`, `fuse_do_truncate`). Other clients
-    /// may have made the file longer since. It looks like ftruncate(2); rings have such a request too, which cannot be told from it
-    /// where the descriptor is `direct`.
-    pub(crate) async fn cuts_by_itself(&self, rt: &Rt, thread: u32, direct: bool) -> bool {
+    /// Whether what this thread sends is asynchronous, of io_submit(2) or a ring (io_uring). `None`: that cannot be told.
+    pub(crate) async fn is_asynchronous(&self, rt: &Rt, thread: u32) -> Option<bool> {
         match self.of(rt, thread).await {
-            Syscall::Is(libc::SYS_io_submit, _) => true,
             // A worker of a ring is in the call that made it, or in none.
-            Syscall::Is(-1 | libc::SYS_io_uring_setup..=libc::SYS_io_uring_register, _) => direct,
-            _ => false,
+            Syscall::Is(-1 | libc::SYS_io_submit | libc::SYS_io_uring_setup..=libc::SYS_io_uring_register, _) => {
+                Some(true)
+            }
+            Syscall::Is(..) => Some(false),
+            Syscall::Running | Syscall::Unknown => None,
         }
+    }
+    /// Whether a cut that this thread sends by descriptor is its kernel's own wish: what follows an asynchronous write past the page
+    /// cache that fails, to the size that this kernel believes the file to have (Linux: `fuse_direct_IO`, `fuse_do_truncate`). Other
+    /// clients may have made the file longer since. It looks like ftruncate(2); rings have such a request too, which cannot be told
+    /// from it.
+    pub(crate) async fn cuts_by_itself(&self, rt: &Rt, thread: u32) -> bool {
+        self.is_asynchronous(rt, thread).await == Some(true)
     }
 }
 
@@ -102,17 +108,17 @@ mod tests {
         let rt = sim.host("h").boot();
         sim.run(async {
             let calls = Syscalls::default();
-            for (of, direct, own) in [
-                ((|_| Syscall::Is(libc::SYS_ftruncate, 0)) as SyscallOf, true, false),
-                (|_| Syscall::Is(libc::SYS_io_submit, 0), false, true),
-                (|_| Syscall::Is(libc::SYS_io_uring_enter, 0), true, true),
-                (|_| Syscall::Is(libc::SYS_io_uring_enter, 0), false, false),
-                (|_| Syscall::Is(-1, 0), true, true),
-                (|_| Syscall::Unknown, true, false),
-                (|_| Syscall::Running, true, false),
+            for (of, asynchronous) in [
+                ((|_| Syscall::Is(libc::SYS_ftruncate, 0)) as SyscallOf, Some(false)),
+                (|_| Syscall::Is(libc::SYS_io_submit, 0), Some(true)),
+                (|_| Syscall::Is(libc::SYS_io_uring_enter, 0), Some(true)),
+                (|_| Syscall::Is(-1, 0), Some(true)),
+                (|_| Syscall::Unknown, None),
+                (|_| Syscall::Running, None),
             ] {
                 calls.set(of);
-                assert_eq!(calls.cuts_by_itself(&rt, 7, direct).await, own, "{:?}", of(7));
+                assert_eq!(calls.is_asynchronous(&rt, 7).await, asynchronous, "{:?}", of(7));
+                assert_eq!(calls.cuts_by_itself(&rt, 7).await, asynchronous == Some(true), "{:?}", of(7));
             }
         });
     }

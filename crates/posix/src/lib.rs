@@ -6,6 +6,7 @@ pub mod cases;
 pub mod check;
 pub mod pair;
 pub mod random;
+mod ring;
 pub mod run;
 pub mod sys;
 

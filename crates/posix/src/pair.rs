@@ -617,6 +617,24 @@ pairs! {
         ftruncate(&x, 5000)?;
         eq("size", stat(&b.join("f"))?.st_size, 5000)?;
     }
+    a_ring_write_that_fails_takes_nothing_from_others(a, b) {
+        for flags in [0, O_DIRECT] {
+            let name = format!("f{flags}");
+            let (x, y) = (open(&a.join(&name), O_RDWR | O_CREAT | flags, 0o644)?, rw(&b.join(&name))?);
+            let theirs = pattern(7, 100_000);
+            pwrite(&y, &theirs, 0)?;
+            let Some(result) = crate::ring::write_of_nothing(&x, 8192, 0)? else {
+                eprintln!("{SKIP}a_ring_write_that_fails_takes_nothing_from_others needs io_uring");
+                return Ok(());
+            };
+            eq("result", result, -EFAULT)?;
+            for at in [a, b] {
+                same("what the other wrote", &get(&at.join(&name))?, &theirs)?;
+            }
+            ftruncate(&x, 5000)?;
+            eq("size", stat(&b.join(&name))?.st_size, 5000)?;
+        }
+    }
     a_cut_to_the_size_that_its_kernel_believes_takes_bytes_away(a, b) {
         for stores in [true, false] {
             let name = format!("f{stores}");

@@ -39,7 +39,7 @@ pub struct Failed {
 
 impl Failed {
     #[track_caller]
-    fn now(call: &str, args: &[String]) -> Failed {
+    pub(crate) fn now(call: &str, args: &[String]) -> Failed {
         let errno = last_errno();
         Failed::with(errno, call, args)
     }
