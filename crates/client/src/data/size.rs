@@ -477,6 +477,10 @@ impl Data {
     /// # Errors
     /// ENXIO when `offset` is at or behind the end, or there is no data behind it.
     pub async fn seek(self: &Rc<Self>, inode: &Rc<Inode>, offset: u64, hole: bool) -> Result<u64, FsError> {
+        // What programs stored to mappings here comes back: locks of this client's own call for nothing.
+        if inode.front.may_have_stores() && !types::planted!("sought-beside-stores") {
+            inode.front.drop_kernel_pages().await;
+        }
         if !types::planted!("sought-by-old-size") {
             // Without a lock the size that was told last may be of before somebody else's writes.
             self.meta.renew_attr(inode).await?;

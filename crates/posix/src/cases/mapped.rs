@@ -124,6 +124,16 @@ suite! { "mmap";
         drop(fd);
         same("content", &get(&d.join("a"))?[9000..9005], b"hello")?;
     }
+    shared_stores_are_data_for_lseek_at_once(d) {
+        let fd = rw(&d.join("a"))?;
+        ftruncate(&fd, 1 << 20)?;
+        let map = Map::new(&fd, 0, 1 << 20, RW, MAP_SHARED)?;
+        map.set(500_000, b"hello");
+        let data = lseek(&fd, 0, libc::SEEK_DATA)?;
+        yes("data begins in front of what was stored", data <= 500_000)?;
+        let hole = lseek(&fd, 500_000, libc::SEEK_HOLE)?;
+        yes("a hole begins behind it", hole >= 500_005)?;
+    }
     shared_stores_are_seen_by_read_at_once(d) {
         put(&d.join("a"), &[1; 10_000])?;
         let fd = rw(&d.join("a"))?;
