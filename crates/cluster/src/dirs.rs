@@ -119,11 +119,11 @@ pub struct MountRole {
 }
 
 /// Lets the kernel read ahead in whole requests where it caches pages. Needs root; without it reads are 128 KiB.
-fn widen_readahead(at: &Path) {
+fn widen_readahead(at: &Path, read_bytes: u32) {
     let entry = fuse::mount::mounts().into_iter().rev().find(|m| m.at == at);
     let Some(entry) = entry else { return };
     let knob = format!("/sys/class/bdi/0:{}/read_ahead_kb", entry.minor);
-    if let Err(e) = std::fs::write(&knob, "1024") {
+    if let Err(e) = std::fs::write(&knob, (read_bytes >> 10).to_string()) {
         tracing::debug!("{knob}: {e}");
     }
 }
@@ -163,7 +163,7 @@ pub fn start_mount(
         fuse::mount::mount(at, &options, config, spec.transport).map_err(|e| RoleError(e.to_string()))?;
     mount.supervise(spec.options.keep_dead).map_err(|e| RoleError(e.to_string()))?;
     let fs = StriaFs::new(client.clone(), &session, spec.squash, spec.kernel_cache);
-    widen_readahead(at);
+    widen_readahead(at, session.negotiated().max_read_bytes);
     let native = serve_natively(&fs, &mount, spec);
     let mut workers = session.workers(1);
     let worker = workers.pop().ok_or_else(|| RoleError("the session has no worker".into()))?;

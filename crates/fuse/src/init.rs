@@ -29,10 +29,14 @@ pub struct SessionConfig {
     /// Largest WRITE and READ payload in bytes, multiple of 4096, 4096..=16 MiB, default 1 MiB (more gains nothing, and
     /// needs the sysctl `fs.fuse.max_pages_limit`). Every request slot reserves that much address space, and a page.
     pub max_write_bytes: u32,
-    /// Kernel read-ahead for page-cache reads in bytes, default 1 MiB; half of `max_write_bytes` at most.
+    /// The mount option `max_read`: the largest READ in bytes, 0 (default) as `max_write_bytes`. Mounting sets it.
+    pub max_read_bytes: u32,
+    /// Pages of a request at most, the sysctl `fs.fuse.max_pages_limit`, default [`PAGES_LIMIT`]. Mounting sets it.
+    pub max_pages_limit: u32,
+    /// Kernel read-ahead for page-cache reads in bytes, default 1 MiB; half of the largest READ at most.
     pub max_readahead_bytes: u32,
     /// Asynchronous requests the kernel may have outstanding, 1..=65535, default 65535: writes of pages, for which locks
-    /// may wait, ends of opens, and what programs read and write with O_DIRECT.
+    /// may wait, ends of opens, and what programs read and write asynchronously past the page cache.
     pub max_background: u16,
     /// Granularity of our timestamps in ns, 1..=10^9, default 1.
     pub time_granularity_ns: u32,
@@ -75,6 +79,8 @@ impl Default for SessionConfig {
     fn default() -> Self {
         SessionConfig {
             max_write_bytes: 1 << 20,
+            max_read_bytes: 0,
+            max_pages_limit: PAGES_LIMIT,
             max_readahead_bytes: 1 << 20,
             max_background: u16::MAX,
             time_granularity_ns: 1,
@@ -109,6 +115,8 @@ pub struct Negotiated {
     pub flags: u64,
     /// Largest WRITE and READ payload in bytes.
     pub max_write_bytes: u32,
+    /// Largest READ of pages in bytes: a longer window of read-ahead comes as several.
+    pub max_read_bytes: u32,
     /// Kernel read-ahead in bytes.
     pub max_readahead_bytes: u32,
     /// Asynchronous requests that the kernel may have outstanding.
@@ -164,7 +172,8 @@ pub fn negotiate(arg: &InitIn, config: &SessionConfig, want_ring: bool) -> Resul
     }
     let flags = wanted(config, want_ring) & offered;
     let minor = arg.minor.min(KERNEL_MINOR);
-    let readahead = config.max_readahead_bytes.min(arg.max_readahead).min(pages_of_half(write));
+    let read = largest_read(config);
+    let readahead = config.max_readahead_bytes.min(arg.max_readahead).min(pages_of_half(read));
     let timeout_s = config.request_timeout.as_secs() + u64::from(config.request_timeout.subsec_nanos() > 0);
     let out = InitOut {
         major: KERNEL_VERSION,
@@ -185,6 +194,7 @@ pub fn negotiate(arg: &InitIn, config: &SessionConfig, want_ring: bool) -> Resul
         offered,
         flags,
         max_write_bytes: write,
+        max_read_bytes: read,
         max_readahead_bytes: readahead,
         max_background: config.max_background,
     };
@@ -196,6 +206,17 @@ pub fn negotiate(arg: &InitIn, config: &SessionConfig, want_ring: bool) -> Resul
 pub(crate) const fn pages_of_buffer(bytes: u32) -> u32 {
     bytes / 4096 + 1
 }
+
+/// Bytes of the longest READ of pages that a kernel sends.
+fn largest_read(config: &SessionConfig) -> u32 {
+    let option = if config.max_read_bytes == 0 { u32::MAX } else { config.max_read_bytes };
+    let pages = pages_of_buffer(config.max_write_bytes).min(config.max_pages_limit.max(1));
+    // A kernel takes `max_read` in whole pages.
+    config.max_write_bytes.min(option / 4096 * 4096).min(pages.saturating_mul(4096)).max(4096)
+}
+
+/// Pages of a request at most where a kernel does not say (its own default).
+pub const PAGES_LIMIT: u32 = 256;
 
 /// Half of `bytes` in whole pages, one at least.
 fn pages_of_half(bytes: u32) -> u32 {
@@ -288,6 +309,18 @@ mod tests {
         assert_eq!((n.flags & ASYNC_READ, out.max_readahead), (0, 512 << 10));
         let (out, _) = negotiate(&offer(45, !0), &SessionConfig { max_write_bytes: 12288, ..c.clone() }, true).unwrap();
         assert_eq!(out.max_readahead, 4096, "whole pages of half of it");
+        for (max_read_bytes, max_pages_limit, longest) in [
+            (0, 256, 1 << 20),
+            (131_072, 256, 131_072),
+            (70_000, 256, 69_632),
+            (0, 16, 65_536),
+            (16 << 20, 999, 1 << 20),
+        ] {
+            let config = SessionConfig { max_read_bytes, max_pages_limit, ..c.clone() };
+            let (out, n) = negotiate(&offer(45, !0), &config, true).unwrap();
+            assert_eq!((n.max_read_bytes, out.max_write), (longest, 1 << 20), "max_read={max_read_bytes}");
+            assert!(out.max_readahead <= longest, "a READ names all pages that are locked for it");
+        }
         let (out, _) = negotiate(&offer(45, !0), &SessionConfig { max_write_bytes: 4096, ..c }, true).unwrap();
         assert_eq!(out.max_readahead, 4096);
     }

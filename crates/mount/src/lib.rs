@@ -96,7 +96,7 @@ impl StriaFs {
             fitting_bytes: memory_bytes() / FITTING_PART,
             is_dying: killed::Judge::new(killed::is_dying),
             syscalls: syscall::Syscalls::default(),
-            full_read_bytes: session.negotiated().max_write_bytes.max(2 * 4096),
+            full_read_bytes: session.negotiated().max_read_bytes.max(2 * 4096),
             pieces: pieces::Pieces::new(session.negotiated().max_write_bytes),
             direct: direct::Direct::new(session.negotiated().max_background),
             writers: writers::Writers::default(),

@@ -110,6 +110,11 @@ pub struct Mount {
     _auto_unmount: Option<UnixStream>,
 }
 
+/// Pages that this machine's kernel sends in a request at most, where it says so (Linux since 6.13).
+fn pages_limit() -> Option<u32> {
+    std::fs::read_to_string("/proc/sys/fs/fuse/max_pages_limit").ok()?.trim().parse().ok()
+}
+
 /// Mounts a file system at `at` and starts its session: afterwards its workers must be served.
 ///
 /// # Errors
@@ -120,6 +125,8 @@ pub fn mount(
     config: SessionConfig,
     choice: TransportChoice,
 ) -> Result<(Session, Mount), MountError> {
+    let max_pages_limit = pages_limit().unwrap_or(config.max_pages_limit);
+    let config = SessionConfig { max_read_bytes: options.max_read_bytes, max_pages_limit, ..config };
     let at = check_mount_point(at, options)?;
     // SAFETY: plain system call without arguments.
     let by_user = unsafe { libc::geteuid() } != 0;
