@@ -28,8 +28,10 @@ impl StriaFs {
                 let Some(file) = self.client.meta().file(arg.fh) else { return req.err(libc::EBADF) };
                 // A read that goes past the kernel's page cache comes with its lock owner.
                 let paged = arg.read_flags & abi::READ_LOCKOWNER == 0;
-                let flags = if paged { 0 } else { arg.flags };
-                let Some(_under_way) = self.direct.begin(flags) else { return req.err(libc::EAGAIN) };
+                if !paged && self.is_one_too_many(&req).await {
+                    return req.err(libc::EAGAIN);
+                }
+                let _under_way = (!paged).then(|| self.direct.begin());
                 file.follow(arg.flags);
                 let (offset, len) = (arg.offset, arg.size as usize);
                 // A longer window of read-ahead than a READ (MADV_HUGEPAGE, a raised read_ahead_kb) comes in pieces as long as they can be.
@@ -61,10 +63,13 @@ impl StriaFs {
                     return req.into_reply().write(arg.size);
                 }
                 if arg.write_flags & abi::WRITE_CACHE != 0 {
-                    return match self.client.data().write_mapped(&file, arg.offset, data).await {
-                        Ok(()) => req.into_reply().write(arg.size),
-                        Err(e) => req.err(errno(e)),
-                    };
+                    // What is lost of it fsync and close tell every descriptor. A kernel that was told, too, would tell it once more, and
+                    // not of the close that does: of which programs' locks wait.
+                    let _told_later = self.client.data().write_mapped(&file, arg.offset, data).await;
+                    return req.into_reply().write(arg.size);
+                }
+                if self.is_one_too_many(&req).await {
+                    return req.err(libc::EAGAIN);
                 }
                 let Some(_under_way) = self.direct.begin(arg.flags) else { return req.err(libc::EAGAIN) };
                 self.client.offsets().note_call(req.pid(), file.fid(), true, arg.offset, u64::from(arg.size));
@@ -89,6 +94,11 @@ impl StriaFs {
             }
             _ => req.err(libc::ENOSYS),
         }
+    }
+
+    /// Whether a read or write past the page cache may be in the background, where there are too many.
+    async fn is_one_too_many(&self, req: &Request<'_>) -> bool {
+        !self.direct.has_room() && self.syscalls.is_asynchronous(self.client.rt(), req.pid()).await != Some(false)
     }
 
     async fn write(
