@@ -328,7 +328,8 @@ impl Front {
         }
     }
     /// Whether the kernel may have pages of it.
-    pub(crate) fn may_have_pages(&self) -> bool {
+    #[must_use]
+    pub fn may_have_pages(&self) -> bool {
         self.filled.get()
     }
     /// Whether the kernel may have pages that a program stores to.
@@ -344,9 +345,9 @@ impl Front {
     /// The same, with the kernel's pages of the range gone, when it may have any that a program stores to: a page that
     /// is read before the change and stored to after it would bring the old bytes back.
     pub(crate) async fn shut_for_change(self: &Rc<Self>, extent: Extent) -> Option<Shut> {
-        if !self.may_have_stores() {
         // Else it may make the file longer in the eyes of a kernel that has bytes behind the end.
         self.short_ends_gone().await;
+        if !self.may_have_stores() {
             return None;
         }
         let shut = self.shut(extent);
@@ -354,6 +355,14 @@ impl Front {
             self.drop_kernel_range(shut.1).await;
         }
         Some(shut)
+    }
+
+    /// A range was written that was not shut, past the kernel's pages: what it read of it meanwhile goes before the answer. Of an
+    /// asynchronous write it drops pages when it sends it, and none behind the answer.
+    pub(crate) async fn was_written(&self, extent: Extent) {
+        if !types::planted!("async-write-keeps-pages") {
+            self.drop_kernel_range(extent.align_out(PAGE_BYTES)).await;
+        }
     }
 
     /// The kernel writes pages back up to `end`, of a file of `size` bytes. Where it believes the file to end there, and it does not, the page

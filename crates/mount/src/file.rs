@@ -154,6 +154,10 @@ impl StriaFs {
                     if arg.flags & libc::O_TRUNC as u32 != 0 { Missed::bytes(fid) } else { Missed::default() },
                     |c| async move {
                         let file = c.open(&cred, fid, arg.flags).await?;
+                        if file.writes() && file.inode().front().may_have_pages() {
+                            // The kernel drops them when it has the answer. So writes find none that they would have to drop.
+                            file.inode().front().drop_kernel_pages().await;
+                        }
                         let kills = arg.open_flags & abi::OPEN_KILL_SUIDGID != 0;
                         let changes = kills || arg.flags & libc::O_TRUNC as u32 != 0;
                         if changes && let Err(e) = c.drop_privileges(&file, &cred, kills).await {

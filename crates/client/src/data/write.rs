@@ -109,7 +109,7 @@ impl Data {
         let inode = &file.inode;
         let appends = file.flags() & O_APPEND != 0;
         let changed = if appends { Extent::ALL } else { Extent::at(offset, data.len() as u64) };
-        let _shut = inode.front.shut_for_change(changed).await;
+        let shut = inode.front.shut_for_change(changed).await;
         let (kernels_end, mut right) = (offset.saturating_add(data.len() as u64), None);
         let offset = if appends {
             right = Some(self.right_to_append(s, file, offset, data.len() as u64).await?);
@@ -136,6 +136,9 @@ impl Data {
             inode.error_since(&Cell::new(mark))?;
         }
         self.calls.wrote(len, self.rt.now().since(started));
+        if shut.is_none() {
+            inode.front.was_written(extent).await;
+        }
         Ok(Written { at: offset, len })
     }
 
