@@ -194,7 +194,17 @@ impl Program {
                 self.world.context.expect("store", done.map_err(|e| format!("{e:?}")));
             }
             Way::Write => {
-                let written = kernel.write(&self.caller, &self.file, at, &data);
+                let asynchronous = self.rng.chance(0.3);
+                let written = async {
+                    if asynchronous {
+                        let written = kernel.write_async(&self.caller, &self.file, at, Ok(&data)).await;
+                        // There may be too many.
+                        if written != Err(libc::EAGAIN) {
+                            return written;
+                        }
+                    }
+                    kernel.write(&self.caller, &self.file, at, &data).await
+                };
                 self.world.must(self.mount, &format!("write of {next} at {at}"), written).await?;
                 count.published.set(next);
             }

@@ -273,19 +273,20 @@ impl Program {
         let len = (CELL + self.rng.below(3 * PAGE) / CELL * CELL).min(PAGES_MAX * PAGE - place);
         let node = file.inode.nodeid;
         let what = |of: &str| format!("{of} {place}+{len} (node {node:x})");
-        // There are too many requests of O_DIRECT descriptors.
-        let full: &[i32] = if file.flags & libc::O_DIRECT as u32 != 0 { &[libc::EAGAIN] } else { &[] };
+        let asynchronous = self.direct && self.rng.chance(0.4);
+        // There are too many asynchronous requests.
+        let full: &[i32] = if asynchronous { &[libc::EAGAIN] } else { &[] };
         match draw {
             28..40 => {
-                if let Some(bytes) =
-                    self.call(&what("read"), full, kernel.read(&self.caller, &file, place, len)).await?
-                {
+                let read = kernel.read_as(asynchronous, &self.caller, &file, place, len);
+                if let Some(bytes) = self.call(&what("read"), full, read).await? {
                     self.check(&what("read"), place, &bytes);
                 }
             }
             40..52 if writes => {
                 let data = self.cells(place, len);
-                self.call(&what("write"), full, kernel.write(&self.caller, &file, place, &data)).await?;
+                let written = kernel.write_as(asynchronous, &self.caller, &file, place, &data);
+                self.call(&what("write"), full, written).await?;
             }
             52..72 if self.maps => {
                 self.map(at).await?;

@@ -26,6 +26,29 @@ thread_local! {
     static DYING: RefCell<BTreeSet<u32>> = RefCell::default();
 }
 
+thread_local! {
+    /// Numbers of the threads that submit something asynchronous.
+    static SUBMITTING: RefCell<BTreeSet<u32>> = RefCell::default();
+}
+
+/// The call that a thread is in, as far as the daemon may ask.
+pub(crate) fn call_of(pid: u32) -> mount::Syscall {
+    match pid {
+        0 => mount::Syscall::Unknown,
+        pid if SUBMITTING.with_borrow(|all| all.contains(&pid)) => mount::Syscall::Is(libc::SYS_io_submit, 0),
+        _ => mount::Syscall::Is(libc::SYS_pwritev, 0),
+    }
+}
+
+/// A thread is in io_submit(2).
+pub(crate) struct Submitting(u32);
+
+impl Drop for Submitting {
+    fn drop(&mut self) {
+        SUBMITTING.with_borrow_mut(|all| all.remove(&self.0));
+    }
+}
+
 /// Whether a thread is being killed, as the daemon asks it of its machine.
 pub(crate) fn is_dying(pid: u32) -> bool {
     DYING.with_borrow(|dying| dying.contains(&pid))
@@ -58,6 +81,11 @@ impl Caller {
     pub fn kill(&self) {
         DYING.with_borrow_mut(|dying| dying.insert(self.pid));
         self.signal(true);
+    }
+    /// It begins to submit something asynchronous.
+    pub(crate) fn submits(&self) -> Submitting {
+        SUBMITTING.with_borrow_mut(|all| all.insert(self.pid));
+        Submitting(self.pid)
     }
     /// The signal has been handled.
     pub fn calm(&self) {
@@ -110,6 +138,8 @@ pub struct Agreed {
     pub flags: u64,
     /// Largest WRITE and READ.
     pub max_write: u64,
+    /// Largest READ of pages.
+    pub max_read: u64,
     /// Most of read-ahead.
     pub max_readahead: u64,
 }
@@ -124,6 +154,8 @@ pub struct Connection {
     unique: Cell<u64>,
     waiting: RefCell<BTreeMap<u64, Rc<Pending>>>,
     in_line: RefCell<VecDeque<(u64, Vec<u8>)>>,
+    /// The mount option `max_read`.
+    pub(crate) max_read: Cell<u64>,
     background: Cell<usize>,
     background_max: Cell<usize>,
     faults: RefCell<Vec<String>>,
@@ -142,6 +174,7 @@ impl Connection {
             unique: Cell::new(0),
             waiting: RefCell::default(),
             in_line: RefCell::default(),
+            max_read: Cell::new(u64::MAX),
             background: Cell::new(0),
             background_max: Cell::new(1),
             faults: RefCell::default(),
@@ -184,6 +217,7 @@ impl Connection {
         self.agreed.set(Agreed {
             flags: u64::from(out.flags) | u64::from(out.flags2) << 32,
             max_write: u64::from(out.max_write),
+            max_read: u64::from(out.max_write).min(self.max_read.get()),
             max_readahead: u64::from(out.max_readahead),
         });
         Ok(())
@@ -268,14 +302,11 @@ impl Connection {
         self.serve_line();
     }
 
-    /// A request in the background whose answer the caller waits for, as those of O_DIRECT descriptors.
-    pub(crate) async fn request_in_line(&self, op: u32, nodeid: u64, parts: &[&[u8]]) -> Answer {
-        self.pause().await;
+    /// A request in the background that was asked for, as a part of asynchronous ones: its answer.
+    pub(crate) fn in_line(&self, op: u32, nodeid: u64, parts: &[&[u8]]) -> impl Future<Output = Answer> + use<> {
         let (tx, rx) = rt::sync::oneshot();
         self.in_background(op, nodeid, parts, Box::new(move |answer| tx.send(answer)));
-        let answer = rx.await.unwrap_or(Err(libc::ECONNABORTED));
-        self.pause().await;
-        answer
+        async move { rx.await.unwrap_or(Err(libc::ECONNABORTED)) }
     }
 
     /// How many background requests may join before a new one has to wait in line.

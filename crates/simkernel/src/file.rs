@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use fuse::abi::init::ASYNC_DIO;
 use fuse::abi::{
-    AttrOut, FallocateIn, FlushIn, FsyncIn, GETATTR_FH, GetattrIn, OpenIn, OpenOut, READ_LOCKOWNER, ReadIn, ReleaseIn,
-    SetattrIn, WRITE_LOCKOWNER, WriteIn, WriteOut, fattr, fopen, opcode,
+    AttrOut, FallocateIn, FlushIn, FsyncIn, GETATTR_FH, GetattrIn, LseekIn, LseekOut, OpenIn, OpenOut, READ_LOCKOWNER,
+    ReadIn, ReleaseIn, SetattrIn, WRITE_LOCKOWNER, WriteIn, WriteOut, fattr, fopen, opcode,
 };
 use zerocopy::IntoBytes;
 
@@ -59,7 +59,7 @@ impl File {
             self.inode.cached_opens.set(self.inode.cached_opens.get() + 1);
         }
     }
-    fn is_direct(&self) -> bool {
+    pub(crate) fn is_direct(&self) -> bool {
         self.open_flags & fopen::DIRECT_IO != 0 || self.flags & libc::O_DIRECT as u32 != 0
     }
     /// A failure of write-back that this file was not told of.
@@ -148,7 +148,19 @@ impl Kernel {
         if !file.is_direct() {
             return self.read_cached(caller, file, offset, len).await;
         }
+        self.read_past_cache(caller, file, (offset, len), false).await
+    }
+
+    /// Reads in requests of the agreed size; `asynchronous` ones are sent in the background.
+    pub(crate) async fn read_past_cache(
+        self: &Rc<Self>,
+        caller: &Caller,
+        file: &Rc<File>,
+        (offset, len): (u64, u64),
+        asynchronous: bool,
+    ) -> Result<Vec<u8>, i32> {
         self.write_and_wait(&file.inode, offset, offset + len).await;
+        let in_line = asynchronous && self.conn.agreed.get().flags & ASYNC_DIO != 0;
         let most = self.conn.agreed.get().max_write;
         let mut out = Vec::new();
         while (out.len() as u64) < len {
@@ -163,8 +175,9 @@ impl Kernel {
                 ..ReadIn::default()
             };
             let node = file.inode.nodeid;
-            let told = if self.goes_in_line(file) {
-                self.conn.request_in_line(opcode::READ, node, &[arg.as_bytes()]).await?
+            let told = if in_line {
+                self.conn.pause().await;
+                self.conn.in_line(opcode::READ, node, &[arg.as_bytes()]).await?
             } else {
                 self.conn.request(caller, opcode::READ, node, &[arg.as_bytes()]).await?
             };
@@ -179,7 +192,7 @@ impl Kernel {
         Ok(out)
     }
 
-    async fn read_cached(
+    pub(crate) async fn read_cached(
         self: &Rc<Self>,
         caller: &Caller,
         file: &Rc<File>,
@@ -214,13 +227,8 @@ impl Kernel {
         Ok(out)
     }
 
-    /// Whether reads and writes of this file past the page cache are sent in the background.
-    fn goes_in_line(&self, file: &File) -> bool {
-        file.flags & libc::O_DIRECT as u32 != 0 && self.conn.agreed.get().flags & ASYNC_DIO != 0
-    }
-
     /// The inode's lock for a write past the page cache: shared where writes may go in parallel.
-    async fn write_lock(&self, file: &File, offset: u64, len: u64) -> Guard {
+    pub(crate) async fn write_lock(&self, file: &File, offset: u64, len: u64) -> Guard {
         let inode = &file.inode;
         let alone = || {
             file.open_flags & fopen::PARALLEL_DIRECT_WRITES == 0
@@ -270,7 +278,7 @@ impl Kernel {
     }
 
     /// Sends what is written, in requests of the agreed size, one after the other. Of several the first that fails ends it; what was written
-    /// before is told, but for requests in the background.
+    /// before is told.
     async fn write_past_cache(
         self: &Rc<Self>,
         caller: &Caller,
@@ -278,27 +286,12 @@ impl Kernel {
         offset: u64,
         data: &[u8],
     ) -> Result<u64, i32> {
-        let (inode, len) = (&file.inode, data.len() as u64);
-        // What makes the file longer is not sent in the background.
-        let in_line = self.goes_in_line(file) && offset + len <= inode.size.get();
         let most = self.conn.agreed.get().max_write as usize;
         let mut done = 0;
         for part in data.chunks(most.max(1)) {
-            let arg = WriteIn {
-                fh: file.fh,
-                offset: offset + done,
-                size: part.len() as u32,
-                write_flags: WRITE_LOCKOWNER,
-                lock_owner: u64::from(caller.pid),
-                flags: file.flags,
-                ..WriteIn::default()
-            };
+            let arg = write_in(caller, file, offset + done, part);
             let parts = [arg.as_bytes(), part];
-            let answer = if in_line {
-                self.conn.request_in_line(opcode::WRITE, inode.nodeid, &parts).await
-            } else {
-                self.conn.request(caller, opcode::WRITE, inode.nodeid, &parts).await
-            };
+            let answer = self.conn.request(caller, opcode::WRITE, file.inode.nodeid, &parts).await;
             match answer.and_then(|a| parse::<WriteOut>(&a)) {
                 Ok(out) => {
                     if out.size as usize > part.len() {
@@ -309,7 +302,7 @@ impl Kernel {
                         break;
                     }
                 }
-                Err(_) if done > 0 && !in_line => break,
+                Err(_) if done > 0 => break,
                 Err(e) => return Err(e),
             }
         }
@@ -371,6 +364,17 @@ impl Kernel {
     ) -> Result<(), i32> {
         self.conn.pause().await;
         let _guard = inode.lock.exclusive().await;
+        self.set_size(caller, inode, file, size).await
+    }
+
+    /// Sets the size, with the inode's lock held. Pages are dropped if this kernel believed in another one.
+    pub(crate) async fn set_size(
+        self: &Rc<Self>,
+        caller: &Caller,
+        inode: &Rc<Inode>,
+        file: Option<&File>,
+        size: u64,
+    ) -> Result<(), i32> {
         inode.stop_writes().await;
         inode.unstable.set(true);
         let mut arg = SetattrIn { valid: fattr::SIZE, size, ..SetattrIn::default() };
@@ -439,6 +443,19 @@ impl Kernel {
         answer.map(drop)
     }
 
+    /// lseek(2) with SEEK_DATA or SEEK_HOLE. No page is written back for it.
+    ///
+    /// # Errors
+    /// What LSEEK answers.
+    pub async fn seek(self: &Rc<Self>, caller: &Caller, file: &Rc<File>, offset: u64, hole: bool) -> Result<u64, i32> {
+        self.conn.pause().await;
+        let _guard = file.inode.lock.exclusive().await;
+        let whence = if hole { libc::SEEK_HOLE } else { libc::SEEK_DATA } as u32;
+        let arg = LseekIn { fh: file.fh, offset, whence, ..LseekIn::default() };
+        let answer = self.conn.request(caller, opcode::LSEEK, file.inode.nodeid, &[arg.as_bytes()]).await?;
+        parse::<LseekOut>(&answer).map(|out| out.offset)
+    }
+
     /// Makes the attributes good: asks for them unless what is known may be believed.
     pub(crate) async fn getattr(
         self: &Rc<Self>,
@@ -468,5 +485,17 @@ impl Kernel {
         self.conn.pause().await;
         self.getattr(caller, &file.inode, Some(file)).await?;
         Ok((file.inode.size.get(), file.inode.attr.get().nlink))
+    }
+}
+
+pub(crate) fn write_in(caller: &Caller, file: &File, offset: u64, part: &[u8]) -> WriteIn {
+    WriteIn {
+        fh: file.fh,
+        offset,
+        size: part.len() as u32,
+        write_flags: WRITE_LOCKOWNER,
+        lock_owner: u64::from(caller.pid),
+        flags: file.flags,
+        ..WriteIn::default()
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! The kernel: [`kernel`] (tables, notifications, what happens by itself), [`conn`] (requests, the background queue,
 //! interrupts), [`inode`] (what is known of one, the gate of write-back), [`pages`] (page cache), [`file`] and [`names`]
-//! (system calls). On top: [`run`] makes a cluster with kernels and checks it; its programs are [`turns`] (one operation at
+//! (system calls), `aio` (asynchronous ones). On top: [`run`] makes a cluster with kernels and checks it; its programs are [`turns`] (one operation at
 //! a time over all mounts, compared with an exact model), [`cells`] (all at once, every cell written by one program), and
 //! [`churn`] (everything at once: nothing may hang, nothing may be damaged).
 //!
@@ -11,10 +11,14 @@
 //! there: a lookup counts; what an answer says is believed for as long as it says, and not at all when the inode changed
 //! since the question; SETATTR of a size runs with write-back shut out and the inode's lock held; a fallocate that clears
 //! a range writes it back first; an invalidation locks each page, waits for its write-back and launders it; reads past the
-//! page cache write the range back first, such writes drop it before, and behind it again if something was written; a first
+//! page cache write the range back first, such writes drop it before, and behind it again if something was written, asynchronous
+//! ones when they have been sent; asynchronous ones go in line, and where one fails that was to make the file longer the kernel sets
+//! the size that it believes in; SEEK_DATA writes nothing back; a first
 //! mapping of a file drops its pages; a short READ of pages lowers the size. Differs: no huge pages, no write-back cache (never negotiated), no writes
 //! through the page cache (files opened for writing are opened for direct I/O), no locks of programs.
 pub mod across;
+mod aio;
+pub mod beside;
 pub mod cells;
 pub mod churn;
 pub mod conn;

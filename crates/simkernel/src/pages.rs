@@ -191,7 +191,7 @@ impl Kernel {
     /// caller, one after the other.
     async fn read_batch(self: &Rc<Self>, caller: &Caller, file: &Rc<File>, mut batch: Vec<(Rc<Page>, Guard)>) {
         let agreed = self.conn.agreed.get();
-        let most = (agreed.max_write / PAGE).max(1) as usize;
+        let most = (agreed.max_read / PAGE).max(1) as usize;
         while !batch.is_empty() {
             let rest = batch.split_off(most.min(batch.len()));
             let run = std::mem::replace(&mut batch, rest);

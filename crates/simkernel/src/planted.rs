@@ -40,6 +40,11 @@ pub const BUGS: &[Bug] = &[
         "A page that was written back up to an older end of its file stays in the kernel, with zeros behind that end.",
     ),
     bug("cut-keeps-pages", "A kernel keeps its pages behind a cut to the size that it believes in."),
+    bug("async-write-keeps-pages", "What a kernel reads while an asynchronous write is on its way it keeps."),
+    bug(
+        "sought-beside-stores",
+        "SEEK_DATA and SEEK_HOLE do not see what programs stored to mappings of the same kernel.",
+    ),
     bug("listing-kept", "The kernel keeps a listing when its lock goes."),
 ];
 
@@ -88,6 +93,15 @@ pub const CLASSES: &[Class] = &[
         config.kernel.window_factor = 16;
         config
     }),
+    class("reads_shorter_than_a_window", |seed| {
+        let mut config = busy(seed);
+        config.session.max_write_bytes = 128 << 10;
+        config.max_read_bytes = 8 << 10;
+        config.kernel.read_around_pages = 16;
+        config.kernel.window_factor = 16;
+        config
+    }),
+    class("loads_beside_asynchronous_writes", crate::beside::config),
     class("few_slots", |seed| {
         let mut config = busy(seed);
         config.session.dev_depth = 2;

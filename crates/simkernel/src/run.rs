@@ -10,7 +10,7 @@ use sim::cluster::{Cluster, ClusterConfig, Context, Manners, NodeId};
 use simworld::{Sim, SimConfig};
 use types::{Duration, MIB, Rng};
 
-use crate::conn::{Caller, Delays, is_dying};
+use crate::conn::{Caller, Delays, call_of, is_dying};
 use crate::kernel::{Kernel, KernelConfig};
 use crate::{cells, churn, faults, turns};
 
@@ -75,8 +75,10 @@ pub struct RunConfig {
     pub programs: usize,
     /// Whether programs map files. Without, nothing makes pages dirty.
     pub maps: bool,
-    /// Whether some descriptors are opened with O_DIRECT.
+    /// Whether some descriptors are opened with O_DIRECT, and some reads and writes asynchronous.
     pub direct: bool,
+    /// The mount option `max_read`; 0: none.
+    pub max_read_bytes: u32,
     /// Whether programs of the last mount only read what the others' count ([`crate::cells`]).
     pub readers: bool,
     /// Operations of each.
@@ -142,6 +144,7 @@ impl RunConfig {
             programs,
             maps,
             direct,
+            max_read_bytes: 0,
             readers: false,
             operations,
             hang,
@@ -319,12 +322,16 @@ async fn mount(context: &Rc<Context>, config: &RunConfig, index: usize) -> Resul
     let machine = cluster.sim.host(&format!("kernel{index}")).boot();
     let seed = config.kernel.seed.rotate_left(8) ^ index as u64;
     let kernel = Kernel::boot(machine, KernelConfig { seed, ..config.kernel.clone() });
+    let session = SessionConfig { max_read_bytes: config.max_read_bytes, ..config.session.clone() };
+    if session.max_read_bytes > 0 {
+        kernel.conn.max_read.set(session.max_read_bytes.into());
+    }
     let started = kernel.start();
-    let session = Session::start_on(kernel.pipe(), config.session.clone()).map_err(|e| e.to_string())?;
+    let session = Session::start_on(kernel.pipe(), session).map_err(|e| e.to_string())?;
     let fs = StriaFs::new(client.clone(), &session, Squash::default(), config.caching);
     // Its callers are no processes of this machine.
     fs.judge_callers(|pid| Some(is_dying(pid)));
-    fs.tell_calls(|_| mount::Syscall::Unknown);
+    fs.tell_calls(call_of);
     fs.tell_rights(|_| mount::Rights::default());
     let (rt, worker) = (client.rt().clone(), session.worker(Vec::new(), true));
     let own = rt.clone();

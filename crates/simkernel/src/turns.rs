@@ -174,8 +174,10 @@ impl Turns {
             52..65 => self.write(p, at).await,
             65..78 => self.read(p, at).await,
             78..86 => self.truncate(p, at).await,
-            86..90 => self.punch(p, at).await,
-            90..92 => self.allocate(p, at).await,
+            86..88 => self.punch(p, at).await,
+            88..90 => self.seek(p, at).await,
+            90..91 => self.allocate(p, at).await,
+            91..92 => self.fail(p, at).await,
             92..97 => self.sync(p, at).await,
             _ => self.unmap(p, at).await,
         }
@@ -298,7 +300,8 @@ impl Turns {
         }
         self.stamp += 1;
         let data: Vec<u8> = (from / CELL..to / CELL).flat_map(|_| self.stamp.to_ne_bytes()).collect();
-        let written = self.world.kernel(p.mount).write(&p.caller, &handle.file, from, &data);
+        let (kernel, asynchronous) = (self.world.kernel(p.mount), self.rng.chance(0.3));
+        let written = kernel.write_as(asynchronous, &p.caller, &handle.file, from, &data);
         let what = format!("write of {} to {from}..{to} (node {:x})", self.stamp, handle.file.inode.nodeid);
         let count = self.world.must(p.mount, &what, written).await?;
         self.expect("bytes written", count, to - from);
@@ -413,6 +416,41 @@ impl Turns {
         let cut = self.world.kernel(p.mount).truncate(&p.caller, &handle.file.inode, Some(&handle.file), size);
         self.world.must(p.mount, &what, cut).await?;
         handle.model.borrow_mut().cut(size);
+        Some(())
+    }
+
+    /// An asynchronous write from where no memory is: it changes nothing, however its kernel undoes it.
+    async fn fail(&mut self, p: &Program, at: usize) -> Option<()> {
+        let handle = &p.handles[at];
+        if !handle.writes {
+            return Some(());
+        }
+        let (from, to) = self.range(PAGES_MAX * PAGE);
+        let kernel = self.world.kernel(p.mount);
+        let written = kernel.write_async(&p.caller, &handle.file, from, Err(to - from));
+        let what = format!("write of nothing to {from}..{to} (node {:x})", handle.file.inode.nodeid);
+        let done = self.world.op(p.mount, &what, written).await?;
+        self.expect(&what, done, Err(libc::EFAULT));
+        Some(())
+    }
+
+    /// Looks for data or for a hole: cells that were written or stored to are data.
+    async fn seek(&mut self, p: &Program, at: usize) -> Option<()> {
+        let handle = &p.handles[at];
+        let (from, hole) = (self.rng.below(PAGES_MAX * PAGE), self.rng.chance(0.3));
+        let sought = self.world.kernel(p.mount).seek(&p.caller, &handle.file, from, hole);
+        let what = format!("{} from {from} in node {:x}", if hole { "hole" } else { "data" }, handle.file.inode.nodeid);
+        let found = self.world.op(p.mount, &what, sought).await?;
+        let model = handle.model.borrow();
+        let (size, first) = (model.size, model.cells.range(from / CELL..).next().map(|(cell, _)| cell * CELL));
+        let good = match found {
+            Ok(at) if hole => at == size || at >= from && at < size && !model.cells.contains_key(&(at / CELL)),
+            Ok(at) => at >= from && at < size && first.is_none_or(|first| at <= first.max(from)),
+            Err(libc::ENXIO) => from >= size || !hole && first.is_none(),
+            Err(_) => false,
+        };
+        let wrong = || Err(format!("{found:?}, with cells from {first:?} on and {size} bytes"));
+        self.world.context.expect(&format!("kernel {}: {what}", p.mount), if good { Ok(()) } else { wrong() });
         Some(())
     }
 
