@@ -71,7 +71,7 @@ impl StriaFs {
                 if self.is_one_too_many(&req).await {
                     return req.err(libc::EAGAIN);
                 }
-                let Some(_under_way) = self.direct.begin(arg.flags) else { return req.err(libc::EAGAIN) };
+                let _under_way = self.direct.begin();
                 self.client.offsets().note_call(req.pid(), file.fid(), true, arg.offset, u64::from(arg.size));
                 file.follow(arg.flags);
                 let mut caller = Caller::of(&req);

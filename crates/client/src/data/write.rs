@@ -270,8 +270,17 @@ impl Data {
     /// Cancel: a part may be done.
     ///
     /// # Errors
-    /// EIO when the leases were lost; what is wrong is also reported by the next fsync.
+    /// EIO when the leases were lost; what is wrong the next fsync or end of every open tells, too.
     pub async fn write_mapped(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, data: &[u8]) -> Result<(), FsError> {
+        let result = self.write_stores(file, offset, data).await;
+        if let Err(e) = result {
+            tracing::error!(file = %file.inode.fid, offset, "stores through a mapping are lost: {e}");
+            file.inode.writeback_failed(e);
+        }
+        result
+    }
+
+    async fn write_stores(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, data: &[u8]) -> Result<(), FsError> {
         let inode = &file.inode;
         let s = inode.striping().ok_or(FsError::Io)?;
         let _writing = inode.writing();
@@ -282,24 +291,16 @@ impl Data {
         let (end, size) = (offset + data.len() as u64, inode.known_size());
         inode.front.writes_back(end, size);
         let data = &data[..size.min(end).saturating_sub(offset) as usize];
-        let result = async {
-            for part in inode.front.stores(offset, data) {
-                for piece in s.layout.geometry().pieces(part)? {
-                    let from = (piece.file.start - offset) as usize;
-                    let part = &data[from..from + piece.file.len() as usize];
-                    let osc = self.osts.osc(s.objects[usize::from(piece.stripe.0)].ost);
-                    self.room_for_stores(inode, &osc, part.len()).await;
-                    self.write_mapped_piece(&s, piece, part).await?;
-                }
+        for part in inode.front.stores(offset, data) {
+            for piece in s.layout.geometry().pieces(part)? {
+                let from = (piece.file.start - offset) as usize;
+                let part = &data[from..from + piece.file.len() as usize];
+                let osc = self.osts.osc(s.objects[usize::from(piece.stripe.0)].ost);
+                self.room_for_stores(inode, &osc, part.len()).await;
+                self.write_mapped_piece(&s, piece, part).await?;
             }
-            Ok(())
         }
-        .await;
-        if let Err(e) = result {
-            tracing::error!(file = %inode.fid, offset, "stores through a mapping are lost: {e}");
-            inode.writeback_failed(e);
-        }
-        result
+        Ok(())
     }
 
     /// Waits for room as every write does, so that stores dirty no more than writes may. But while the kernel drops pages a
