@@ -301,8 +301,9 @@ impl StriaFs {
             if told || !dir.is_drained() || dir.at() != cookie {
                 return out.finish();
             }
-            if self.seek(&mut caller, &dir, cookie, plus).await.is_err() {
-                return out.finish();
+            if let Err(e) = self.seek(&mut caller, &dir, cookie, plus).await {
+                // What was told stands, and the next question meets what is wrong. Nothing would be the end.
+                return if out.used_bytes() == 0 { out.err(errno(e)) } else { out.finish() };
             }
         }
     }
