@@ -1,11 +1,14 @@
-//! Opens that end without their client: of one that is gone, and those that it had ended before a restart.
+//! Opens that end without their client: of one that is gone, those that it had ended before a restart, and those that it never heard of.
 use std::rc::Rc;
 
+use ptlrpc::ReplyRecord;
+use rt::LocalFuture;
 use types::{ClientId, FsError, HandleId};
-use wire::mdt::{CloseReply, CloseRequest};
+use wire::mdt::{CloseReply, CloseRequest, OpenReply};
+use wire::{Flags, Header, Op};
 
 use crate::handles::Open;
-use crate::mds::Mds;
+use crate::mds::{Caller, Mds};
 
 impl Mds {
     /// The open of a client that is gone ends here: nobody tells any more what it wrote.
@@ -47,6 +50,29 @@ impl Mds {
         }
         let done = request.closes.iter().zip(&reply.closes).filter(|(_, closed)| closed.status == 0);
         self.end_opens(client, done.map(|(close, _)| close.handle).collect());
+    }
+
+    /// An open is asked for again that an earlier boot answered: whether its file is still there. Its client cannot have told an open that it
+    /// never heard of, so a file without a name may have gone with the end of the recovery. `None`: there is no such question.
+    pub(crate) fn look_for_opened(self: &Rc<Self>, header: &Header, record: &ReplyRecord) -> Option<LocalFuture<bool>> {
+        // Whoever replays has heard the answer, and tells what is left of it.
+        if header.op != Op::MdtOpen || header.flags.has(Flags::REPLAY) || record.status != 0 {
+            return None;
+        }
+        let (me, client) = (self.clone(), header.client);
+        let reply: OpenReply = wire::decode(&record.body).ok()?;
+        let is_open = self.handles.borrow().get(client, reply.handle).is_some();
+        if is_open || !self.is_of_earlier_start(reply.handle.0) {
+            return None;
+        }
+        let fid = self.fid_of(client, reply.entry.attr.fid);
+        Some(Box::pin(async move {
+            // The answer follows at once, and opens it: nothing removes it in between.
+            let found = |_: &Rc<Mds>, found: bool| Ok(found);
+            let looked = me.run(Caller::on_behalf_of(client), |tx| Ok(tx.find_inode(fid)?.is_some()), found).await;
+            // A store that cannot be read says nothing of it.
+            looked.map_or(true, |answered| answered.reply)
+        }))
     }
 
     fn end_opens(self: &Rc<Self>, client: ClientId, ended: Vec<HandleId>) {

@@ -626,6 +626,9 @@ impl Service for Mds {
         self.remember_gap();
         Box::pin(async { Ok(()) })
     }
+    fn look_before_answering(self: Rc<Self>, header: &Header, record: &ReplyRecord) -> Option<LocalFuture<bool>> {
+        self.look_for_opened(header, record)
+    }
     fn answering_again(&self, header: &Header, request: &[u8], record: &mut ReplyRecord) {
         if record.status == 0 {
             self.renew_answer(header, request, record);

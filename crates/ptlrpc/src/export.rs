@@ -380,6 +380,15 @@ impl Export {
         self.last_xid.set(self.last_xid.get().max(header.xid));
         Arrived::New
     }
+    /// A request whose remembered answer cannot be given is carried out anew, unless it is meanwhile.
+    pub(crate) fn begin_anew(&self, header: &Header) -> bool {
+        let is_remembered = |slot: &Slot| matches!(slot, Slot::Remembered(r) if r.xid == header.xid);
+        let begins = self.slots.borrow().get(&header.slot_or_credits).is_some_and(is_remembered);
+        if begins {
+            self.begun(header);
+        }
+        begins
+    }
     fn dropped(&self) -> Arrived {
         self.duplicates.set(self.duplicates.get() + 1);
         Arrived::Duplicate

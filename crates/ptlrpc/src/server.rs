@@ -14,6 +14,7 @@ use wire::{Class, Flags, Header, Op, WireError};
 
 use crate::admission;
 use crate::auth::{Binding, ClusterKey};
+use crate::capability::CapabilityKey;
 use crate::credential::CLIENT_KEY;
 use crate::door::{Door, HANDSHAKE_WITHIN};
 use crate::export::{Arrived, Export, Opener, ReplyRecord, Request, SLOTS_MAX, is_slot};
@@ -91,6 +92,11 @@ pub trait Service: 'static {
     fn session_connected(&self, _client: ClientId) {}
     /// The client of a session that has just begun has its connection: it hears callbacks from now on.
     fn session_begun(&self, _client: ClientId) {}
+    /// Whether what is remembered of a request can be answered to a client that asks for it again after a restart: what the answer gave it may
+    /// be gone since. Then the request is carried out anew, for no client has heard that answer. `None`: it can.
+    fn look_before_answering(self: Rc<Self>, _header: &Header, _record: &ReplyRecord) -> Option<LocalFuture<bool>> {
+        None
+    }
     /// A request that was carried out is about to be answered again with what is remembered. After a restart, what the
     /// answer gives the client besides what is stored is to be there again, or to be taken out of the answer.
     fn answering_again(&self, _header: &Header, _request: &[u8], _record: &mut ReplyRecord) {}
@@ -678,7 +684,7 @@ impl Server {
 
     /// Decides whether a request is new, running, or was answered, and starts it if it is new.
     fn accept(&self, target: &Rc<Target>, export: &Rc<Export>, header: Header, mut body: Vec<u8>, bulk: Bulk) {
-        let shown = admission::capability_of(&header, &mut body);
+        let (shown, capabilities) = (admission::capability_of(&header, &mut body), self.config.key.capabilities());
         if header.flags.has(Flags::REPLAY) && header.transno.0 != 0 && header.transno <= export.replayed.get() {
             // The connection broke and the client begins anew, while its slots stand for later requests already.
             export.answer_replayed(&header);
@@ -688,57 +694,75 @@ impl Server {
             match export.arrived(&header) {
                 Arrived::New => {}
                 Arrived::Duplicate => return,
-                Arrived::Answered(mut record) => {
-                    target.service.answering_again(&header, &body, &mut record);
-                    export.answer_again(&header, &record);
-                    target.recovery.on_answered_again(&header);
-                    return;
+                Arrived::Answered(record) => {
+                    let look = target.service.clone().look_before_answering(&header, &record);
+                    let Some(look) = look else { return answer_again(target, export, &header, &body, record) };
+                    let (rt, target, export, key) = (target.rt.clone(), target.clone(), export.clone(), capabilities);
+                    return rt.spawn(async move {
+                        if look.await {
+                            answer_again(&target, &export, &header, &body, record);
+                        } else if export.begin_anew(&header) {
+                            begin(&target, Request::new(header, body, bulk, export), key, &shown);
+                        }
+                    });
                 }
             }
         }
-        let request = Request::new(header, body, bulk, export.clone());
-        let asked = (header.op, &request.body[..], &shown[..]);
-        if let Err(e) = admission::admit(export, self.config.key.capabilities(), asked) {
-            return request.reply::<()>(Err(e));
-        }
-        if header.op == Op::Ping {
-            if header.flags.has(Flags::REPLAY_DONE) {
-                target.service.told_everything(header.client);
-                target.recovery.client_done(header.client);
-            }
-            request.reply(Ok(&()));
-            return;
-        }
-        if header.op == Op::Gone {
-            let target = target.clone();
-            return target.rt.clone().spawn(async move { gone(&target, request).await });
-        }
-        if request.is_replay() && !target.recovery.expects(request.client()) {
-            return request.reply::<()>(Err(FsError::Stale));
-        }
-        let service = target.service.clone();
-        if !target.recovery.holds_up(&request.header) || header.op.is(Class::IN_RECOVERY) {
-            target.rt.spawn(service.handle(request));
-            return;
-        }
-        let (rt, target, mut request) = (target.rt.clone(), target.clone(), request);
-        rt.spawn(async move {
-            let turn = target.recovery.turn(&request.header).await;
-            if turn.is_none() || request.export.is_ended() {
-                return request.reply::<()>(Err(FsError::NotConnected));
-            }
-            if !target.recovery.has_gap() {
-                // Everything is there that it can rest on, or its client asks for it again.
-                request.header.last_committed = Transno(0);
-            }
-            let (header, export) = (request.header, request.export.clone());
-            target.service.clone().handle(request).await;
-            if header.flags.has(Flags::REPLAY) && !export.replay_refused.take() {
-                export.replayed.set(export.replayed.get().max(header.transno));
-            }
-            drop(turn);
-        });
+        begin(target, Request::new(header, body, bulk, export.clone()), capabilities, &shown);
     }
+}
+
+/// Answers with what is remembered.
+fn answer_again(target: &Target, export: &Export, header: &Header, body: &[u8], mut record: ReplyRecord) {
+    target.service.answering_again(header, body, &mut record);
+    export.answer_again(header, &record);
+    target.recovery.on_answered_again(header);
+}
+
+/// Starts a request that is new; `shown` is the capability that came along.
+fn begin(target: &Rc<Target>, request: Request, capabilities: Option<CapabilityKey>, shown: &[u8]) {
+    let header = request.header;
+    let asked = (header.op, &request.body[..], shown);
+    if let Err(e) = admission::admit(&request.export, capabilities, asked) {
+        return request.reply::<()>(Err(e));
+    }
+    if header.op == Op::Ping {
+        if header.flags.has(Flags::REPLAY_DONE) {
+            target.service.told_everything(header.client);
+            target.recovery.client_done(header.client);
+        }
+        request.reply(Ok(&()));
+        return;
+    }
+    if header.op == Op::Gone {
+        let target = target.clone();
+        return target.rt.clone().spawn(async move { gone(&target, request).await });
+    }
+    if request.is_replay() && !target.recovery.expects(request.client()) {
+        return request.reply::<()>(Err(FsError::Stale));
+    }
+    let service = target.service.clone();
+    if !target.recovery.holds_up(&request.header) || header.op.is(Class::IN_RECOVERY) {
+        target.rt.spawn(service.handle(request));
+        return;
+    }
+    let (rt, target, mut request) = (target.rt.clone(), target.clone(), request);
+    rt.spawn(async move {
+        let turn = target.recovery.turn(&request.header).await;
+        if turn.is_none() || request.export.is_ended() {
+            return request.reply::<()>(Err(FsError::NotConnected));
+        }
+        if !target.recovery.has_gap() {
+            // Everything is there that it can rest on, or its client asks for it again.
+            request.header.last_committed = Transno(0);
+        }
+        let (header, export) = (request.header, request.export.clone());
+        target.service.clone().handle(request).await;
+        if header.flags.has(Flags::REPLAY) && !export.replay_refused.take() {
+            export.replayed.set(export.replayed.get().max(header.transno));
+        }
+        drop(turn);
+    });
 }
 
 /// What a session has too much of, with one more request whose body is so long.

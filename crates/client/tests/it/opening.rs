@@ -52,3 +52,46 @@ fn a_file_that_was_opened_as_the_metadata_server_died_keeps_its_data_whoever_rem
     }
     types::planted::plant(None);
 }
+
+#[test]
+fn a_nameless_file_whose_making_was_kept_and_never_answered_is_there_for_whoever_asks_again() {
+    const O_TMPFILE: u32 = 0o20_200_000;
+    for seed in 0..4 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let ((one, host), (other, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(600), async {
+            one.getattr(&root(), Fid::ROOT, None).await.unwrap();
+            let before = world.mds_inodes();
+            // It is asked, and its answers do not arrive.
+            world.sim.cut_one_way(&world.mds_host, &host);
+            let opened = Rc::new(RefCell::new(None));
+            let (into, opening) = (opened.clone(), one.clone());
+            one.rt().spawn(async move {
+                let new = NewFile { flags: O_RDWR | O_TMPFILE, mode: 0o600, ..NewFile::default() };
+                let done = opening.create_open(&root(), Fid::ROOT, b"", new).await;
+                *into.borrow_mut() = Some(done);
+            });
+            while world.mds_inodes() == before {
+                world.sim.sleep(Duration::from_millis(1)).await;
+            }
+            other.sync_all().await.unwrap();
+            assert!(opened.borrow().is_none(), "seed {seed}");
+            world.kill_mds();
+            world.sim.heal(&world.mds_host, &host);
+            world.restart_mds().await;
+            while opened.borrow().is_none() {
+                world.sim.sleep(Duration::from_millis(20)).await;
+            }
+            let file = opened.borrow_mut().take().unwrap().unwrap().1;
+            world.sim.sleep(Duration::from_secs(10)).await;
+            one.data().write(&file, 0, &[1; 10_000]).await.unwrap();
+            one.data().fsync(&file, false).await.unwrap();
+            assert!(read_all(&one, &file, MIB).await == [1; 10_000], "seed {seed}");
+            assert_eq!(world.mds_opens_of(one.sessions().id()), 1, "seed {seed}");
+            one.release(&file).await.unwrap();
+            one.sync_all().await.unwrap();
+            world.sim.sleep(Duration::from_secs(10)).await;
+            assert_eq!(world.mds_inodes(), before, "seed {seed}: neither of both is left");
+        });
+    }
+}

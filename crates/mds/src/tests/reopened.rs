@@ -221,3 +221,36 @@ fn an_open_whose_end_was_kept_and_not_answered_ends_when_its_client_asks_again()
     assert_eq!(ended_unanswered(Some("ended-and-told")), 1);
     assert_eq!(ended_unanswered(None), 0);
 }
+
+#[test]
+fn an_open_whose_answer_did_not_arrive_is_answered_again_where_its_file_is_there_and_else_carried_out_anew() {
+    let fs = remembering(&[1]);
+    let open = |name, flags| {
+        let request = fs.open_request(ROOT, name, flags, 0o600);
+        let (reply, transno) = fs.call_as::<_, OpenReply>(None, Rpc::MdtOpen, &request).unwrap();
+        assert_ne!(transno, 0);
+        (request, reply, transno)
+    };
+    let opens = [open("", 0o20_200_002), open("f", 0o102)];
+    fs.sync();
+    let fs = fs.crash();
+    ptlrpc::Service::told_everything(&*fs.mds, ClientId(1));
+    recovered(&fs);
+    assert_eq!(fs.getattr(opens[0].1.entry.attr.fid), Err(FsError::Stale), "nobody told that it has it open");
+    let answers = opens.map(|(request, reply, transno)| {
+        let (client, slot, xid) = (ClientId(1), 3, types::Xid(9));
+        let (transno, body) = (types::Transno(transno), wire::encode(&reply));
+        let mut record = ptlrpc::ReplyRecord { client, slot, xid, transno, status: 0, body, basis: 0 };
+        let header = wire::Header::request(Rpc::MdtOpen, client, xid);
+        let look = |record: &_| ptlrpc::Service::look_before_answering(fs.mds.clone(), &header, record);
+        let answers = fs.world.run(look(&record).unwrap());
+        if answers {
+            ptlrpc::Service::answering_again(&*fs.mds, &header, &wire::encode(&request), &mut record);
+            assert!(look(&record).is_none(), "it is open");
+            fs.close(reply.handle, reply.entry.attr.fid, 0, 0).unwrap();
+        }
+        answers
+    });
+    assert_eq!(answers, [false, true]);
+    assert_eq!(fs.mds.opens_of(ClientId(1)), 0);
+}
