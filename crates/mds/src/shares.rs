@@ -61,7 +61,7 @@ impl Shares {
     }
     /// Bytes on all OSTs.
     pub fn used(&self) -> u64 {
-        self.0.values().map(|s| s.used).sum()
+        sum(self.0.values().map(|s| s.used))
     }
     /// An OST says what it has. False: it has said something else since.
     pub fn heard(&mut self, ost: OstIndex, told: Share) -> bool {
@@ -85,7 +85,7 @@ impl Shares {
         let Some(limit) = limit else {
             return self.iter().filter(|(_, s)| s.share != UNLIMITED).map(|(ost, _)| (ost, UNLIMITED)).collect();
         };
-        let too_much = self.0.values().map(Share::taken).sum::<u64>() > limit;
+        let too_much = sum(self.0.values().map(Share::taken)) > limit;
         let wrong = |s: &Share| s.share == UNLIMITED || too_much && s.has_spare();
         self.iter().filter(|(_, s)| wrong(s)).map(|(ost, _)| (ost, 0)).collect()
     }
@@ -95,13 +95,13 @@ impl Shares {
             return Given::Share(told.share);
         }
         // An OST counts what it has given up until its store knows that: where the limit was lowered it does not get that back.
-        let others: u64 = self.iter().filter(|(o, _)| *o != ost).map(|(_, s)| s.taken()).sum();
+        let others = sum(self.iter().filter(|(o, _)| *o != ost).map(|(_, s)| s.taken()));
         let kept = told.share.min(limit.saturating_sub(others).max(told.used));
         let need = told.used.saturating_add(wanted).saturating_sub(kept);
         if need == 0 {
             return Given::Share(kept);
         }
-        let taken: u64 = self.0.values().map(Share::taken).sum();
+        let taken = sum(self.0.values().map(Share::taken));
         let free = if kept < told.share { 0 } else { limit.saturating_sub(taken) };
         if free < need && !recalled {
             // Also those that had used it all: something may have been removed there since.
@@ -121,6 +121,11 @@ impl Shares {
     }
 }
 
+/// Bytes together; an OST says them, so that they may be any.
+fn sum(bytes: impl Iterator<Item = u64>) -> u64 {
+    bytes.fold(0, u64::saturating_add)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,6 +136,17 @@ mod tests {
 
     fn share(used: u64, share: u64) -> Share {
         Share { used, share, told: 0 }
+    }
+
+    #[test]
+    fn what_osts_say_is_added_up_however_much_it_is() {
+        let mut s = Shares::default();
+        s.heard(A, share(u64::MAX - 1, u64::MAX - 1));
+        s.heard(B, share(1 << 63, 1 << 63));
+        assert_eq!(s.used(), u64::MAX);
+        assert_eq!(s.wrong(Some(MIB)), vec![], "they use all that they have");
+        let own = share(1 << 63, 1 << 63);
+        assert_eq!(s.on_ask(B, own, MIB, 1 << 63, true), Given::Share(1 << 63));
     }
 
     #[test]

@@ -246,6 +246,36 @@ fn a_share_that_is_given_up_counts_until_the_store_knows_of_it() {
     });
 }
 
+#[test]
+fn what_there_is_no_space_for_counts_for_nobody_while_space_is_looked_for() {
+    let n = node(8, 1 << 30, OstConfig::default());
+    let rt = n.world.rt();
+    n.world.run(async move {
+        let (mds, c) = (Mds::new(rt.clone(), 3).await, Client::new(rt.clone(), 1).await);
+        mds.limit(USER, 5, 64 * 4096).await;
+        // It has grant, which is asked for before there is said to be no space.
+        write(&c, 1, 5, 5, (0, 1), 0).await.unwrap();
+        let file = Some(FileOwner { uid: 5, gid: 5, project: 0 });
+        let extent = Extent::new(0, oss::store::OBJECT_BYTES_MAX);
+        let ask = AllocateRequest { object: object(1), extent, file, ..AllocateRequest::default() };
+        let over = Cell::new(false);
+        let reserved = async {
+            let reserved = c.import.ask::<_, AttrReply>(Op::OstAllocate, &ask).await.map(drop);
+            over.set(true);
+            reserved
+        };
+        let wrote = async {
+            let wrote = write(&c, 2, 5, 5, (0, 4), 0).await.map(drop);
+            assert!(!over.get(), "the test shows nothing");
+            wrote
+        };
+        let both: Vec<std::pin::Pin<Box<dyn Future<Output = Result<(), FsError>> + '_>>> =
+            vec![Box::pin(reserved), Box::pin(wrote)];
+        assert_eq!(rt::sync::join_all(both).await, [Err(FsError::NoSpace), Ok(())]);
+        assert_eq!(n.ost.quota_of((USER, 5)).0, 5 * 4096);
+    });
+}
+
 /// The metadata server says whether users have a default limit.
 async fn say_default(mds: &Mds, is_there: bool) -> u64 {
     let share = if is_there { 0 } else { UNLIMITED };

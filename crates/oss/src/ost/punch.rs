@@ -147,19 +147,20 @@ impl Ost {
             true if ask.lock.0 == 0 => (None, super::came(request)),
             _ => self.cover(request, asked).await?,
         };
+        let wanted = range.count.saturating_mul(BLOCK_BYTES);
+        // Space first: what there is no space for counts for nobody, not even while others are asked whether there is.
+        // The space of one that is replayed was checked when it was first carried out.
+        let granted = if request.is_replay() { u64::MAX } else { 0 };
+        let held = self.hold_space_of(object, &[extent], wanted, granted).await?;
         let charge = Wants {
             object,
             extents: &[extent],
-            bytes: range.count.saturating_mul(BLOCK_BYTES),
+            bytes: wanted,
             writer: &ask.owner,
             file: ask.file.as_ref(),
             promised: false,
         };
         let _charge = self.charge(request, charge).await?;
-        // The space of one that is replayed was checked when it was first carried out.
-        let granted = if request.is_replay() { u64::MAX } else { 0 };
-        let wanted = range.count.saturating_mul(BLOCK_BYTES);
-        let held = self.hold_space_of(object, &[extent], wanted, granted).await?;
         let permit = self.dispatch.admit(Self::scheduled(request, object, IoOp::Write, extent, &ask.owner)).await?;
         permit.came(came);
         let _gate = self.change(request, object, range).await?;

@@ -213,7 +213,7 @@ impl Ost {
             // What is overwritten needs nothing.
             for e in wants.extents {
                 let there = self.store.allocated(wants.object, blocks_of(*e)).await?;
-                bytes = bytes.saturating_sub(there * BLOCK_BYTES);
+                bytes = bytes.saturating_sub(there.saturating_mul(BLOCK_BYTES));
             }
             for w in &who {
                 self.find_room(*w, bytes).await?;
@@ -222,7 +222,7 @@ impl Ost {
         let mut limited = self.quotas.limited.borrow_mut();
         for w in &who {
             if let Some(l) = limited.get_mut(w) {
-                l.held += bytes;
+                l.held = l.held.saturating_add(bytes);
             }
         }
         drop(limited);
@@ -232,17 +232,19 @@ impl Ost {
     /// Bytes that are missing for `more`; 0 for those who are not limited.
     fn lacks(&self, who: Charged, more: u64) -> u64 {
         let limited = self.quotas.limited.borrow();
-        limited.get(&who).map_or(0, |l| (self.used(who) + l.held).saturating_add(more).saturating_sub(l.share))
+        limited
+            .get(&who)
+            .map_or(0, |l| self.used(who).saturating_add(l.held).saturating_add(more).saturating_sub(l.share))
     }
     /// What one has here, the bytes of writes that were let in among it, and what it may have: bytes; [`UNLIMITED`]: any number.
     #[must_use]
     pub fn quota_of(&self, who: Charged) -> (u64, u64) {
         let limited = self.quotas.limited.borrow();
         let (held, share) = limited.get(&who).map_or((0, UNLIMITED), |l| (l.held, l.share));
-        (self.used(who) + held, share)
+        (self.used(who).saturating_add(held), share)
     }
     fn used(&self, who: Charged) -> u64 {
-        self.store.usage(who) * BLOCK_BYTES
+        self.store.usage(who).saturating_mul(BLOCK_BYTES)
     }
 
     async fn find_room(&self, who: Charged, bytes: u64) -> Result<(), FsError> {
@@ -274,7 +276,7 @@ impl Ost {
             let Some(l) = limited.get_mut(&who) else { return Some(true) };
             l.asking = Some(Rc::default());
             l.asked = self.rt.now();
-            let used = self.store.usage(who) * BLOCK_BYTES + l.held;
+            let used = self.used(who).saturating_add(l.held);
             let told = self.quotas.next_told();
             let share = self.quotas.sayable(who, l.share);
             (AskQuotaCallback { kind: who.0, id: who.1, used, share, wanted: more, told }, l.version)
@@ -287,7 +289,7 @@ impl Ost {
         let Some(l) = limited.get_mut(&who).filter(|l| l.version == version) else { return Some(true) };
         l.version += 1;
         // What is being written finds its place.
-        let share = if share < ask.share { share.max(self.used(who) + l.held) } else { share };
+        let share = if share < ask.share { share.max(self.used(who).saturating_add(l.held)) } else { share };
         l.short = share < ask.used.saturating_add(more);
         let before = std::mem::replace(&mut l.share, share);
         drop(limited);
@@ -330,7 +332,7 @@ impl Ost {
         for who in owner.into_iter().flat_map(|o| o.charged()) {
             let limited = self.quotas.limited.borrow();
             let Some(l) = limited.get(&who).filter(|_| who.1 != EVERYBODY) else { continue };
-            let left = l.share.saturating_sub(self.used(who) + l.held);
+            let left = l.share.saturating_sub(self.used(who).saturating_add(l.held));
             if left < TIGHT_BYTES && (l.short || left == 0) {
                 bits |= who.0.bit();
             }
@@ -371,7 +373,7 @@ impl Ost {
             let mut limited = self.quotas.limited.borrow_mut();
             let l = limited.entry(who).or_default();
             // What is being written finds its place.
-            l.share = s.share.max(used + l.held);
+            l.share = s.share.max(used.saturating_add(l.held));
             l.version += 1;
             shares.push((who, before, Some(l.share)));
         }
