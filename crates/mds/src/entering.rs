@@ -290,7 +290,7 @@ impl Mds {
         let objects = layout::xattr::decode_layout(layout).map(|(_, l)| l.objects().to_vec()).unwrap_or_default();
         wire::Bytes(objects.iter().flat_map(|o| key.of(limits.said().id, o.object)).collect())
     }
-    /// What shows in a replay that a request of the client gave a file its layout, where the client is not believed that by itself.
+    /// What shows in a replay that a request of the client made a file, or gave it its layout, where the client is not believed that by itself.
     pub(crate) fn proof_of(&self, client: types::ClientId, file: Fid, layout: &[u8]) -> wire::Bytes {
         let limits = self.export(client).and_then(|e| e.limits());
         let key = limits.filter(|l| is_limited(l)).and_then(|_| self.config.key.capabilities());
@@ -335,7 +335,7 @@ impl Tx<'_> {
         if self.root == Fid::ROOT { Ok(true) } else { self.lies_below(fid, self.root) }
     }
 
-    /// Whether the client may say in a replay that this is the layout which a file was given: that is believed, or shown by `proof`.
+    /// Whether the client may say in a replay that it was answered this inode, with this layout: that is believed, or shown by `proof`.
     pub(crate) fn may_have_been_given(&self, file: Fid, layout: &[u8], proof: &[u8]) -> bool {
         let key = self.mds.config.key.capabilities();
         !self.limited || key.is_some_and(|key| key.is_of_gift(self.client, file, layout, proof))

@@ -522,9 +522,17 @@ impl Mds {
         Ok(())
     }
 
+    /// What is repeated in the replay of what is answered, if that made an inode or gave one its objects.
+    fn proof_for(&self, client: ClientId, out: &EntryOut) -> wire::Bytes {
+        let Some(file) = out.given else { return wire::Bytes::default() };
+        let is_shown = out.inode.as_ref().is_some_and(|inode| inode.fid == file);
+        self.proof_of(client, file, if is_shown { &out.layout } else { &[] })
+    }
+
     /// The answer about an inode, with the locks that come along.
     pub(crate) fn entry_reply(&self, client: ClientId, out: EntryOut) -> Result<EntryReply, FsError> {
         let parent_lock = self.grant(client, out.parent_fid, u64::from(ldlm::InodeBits::UPDATE.0), out.parent_cookie);
+        let proof = self.proof_for(client, &out);
         let Some(inode) = out.inode else {
             // A negative answer is worth something only under a lock.
             if parent_lock.is_none() {
@@ -548,7 +556,7 @@ impl Mds {
             lock: self.grant(client, inode.fid, out.bits, out.cookie),
             attr,
             capabilities: self.capabilities_of(client, &out.layout),
-            proof: if out.given { self.proof_of(client, inode.fid, &out.layout) } else { wire::Bytes::default() },
+            proof,
             layout: out.layout,
             acl: out.acl,
             parent: out.parent.map(|p| p.attr()).unwrap_or_default(),

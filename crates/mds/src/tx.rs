@@ -111,6 +111,8 @@ pub struct Tx<'a> {
     pub(crate) puts: SmallVec<[(Key, Option<Vec<u8>>); 8]>,
     pub(crate) claims: SmallVec<[Claim; 4]>,
     pub(crate) inode_delta: i64,
+    /// It makes an inode.
+    pub(crate) made: bool,
     /// Whom it makes more or fewer inodes count for.
     pub(crate) charges: Charges,
     /// Rows of the logs of what OSTs are owed, for those who carry it out.
@@ -149,6 +151,7 @@ impl<'a> Tx<'a> {
             puts: SmallVec::new(),
             claims: SmallVec::new(),
             inode_delta: 0,
+            made: false,
             charges: Charges::default(),
             owed: Vec::new(),
             seen: SmallVec::new(),

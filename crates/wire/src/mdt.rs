@@ -188,8 +188,8 @@ message! {
         parent_lock: Option<EnqueueReply>,
         /// With `layout`, for a client whose root is a subtree: capabilities of the layout's objects, 16 bytes each, in their order.
         capabilities: Bytes,
-        /// With a `layout` that this request gave the file, for a client of a credential with limits: that it was given, to be repeated by
-        /// the replay.
+        /// With an inode that this request made, or a `layout` that it gave the file, for a client of a credential with limits: that it was
+        /// so, to be repeated by the replay.
         proof: Bytes,
     }
     /// `MdtLookup`.
@@ -349,6 +349,8 @@ message! {
         to_name: Bytes,
         /// RENAME_NOREPLACE 1, RENAME_EXCHANGE 2, RENAME_WHITEOUT 4.
         flags: u32,
+        /// Replay only: the answered [`EntryReply::proof`].
+        proof: Bytes,
     }
     /// `MdtLink`.
     LinkRequest {

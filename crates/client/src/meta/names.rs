@@ -359,11 +359,16 @@ impl Meta {
     ) -> Result<(), FsError> {
         let replaced = self.dentries.borrow().get(&(to.0, to.1.to_vec())).copied();
         self.settle_closes(replaced.unwrap_or_default()).await;
-        let request =
-            RenameRequest { cred, from: from.0, from_name: from.1.into(), to: to.0, to_name: to.1.into(), flags };
+        let (from_name, to_name) = (from.1.into(), to.1.into());
+        let (old, new, proof) = (from.0, to.0, Bytes::default());
+        let mut request = RenameRequest { cred, from: old, from_name, to: new, to_name, flags, proof };
         let lost = self.names_lost(from.0);
         let missed = [from.0, to.0].map(|dir| self.names_missed(dir));
         let (change, reply) = self.change_names(Op::MdtRename, &request).await?;
+        if !reply.proof.is_empty() {
+            request.proof = reply.proof.clone();
+            self.sessions.mdc().amend_replay(change.transno, &request);
+        }
         // Where both names stand for the inode that was moved, either both did before and stay, or somebody of this client asked
         // before this answer came what the new name stands for: who asks next finds out.
         let there = self.dentries.borrow().get(&(to.0, to.1.to_vec())).copied();

@@ -7,9 +7,11 @@ use types::{ObjectId, WallTime};
 use wire::Op;
 use wire::credential::{Credential, CredentialAct, CredentialFlags, CredentialsReply, CredentialsRequest, IdRange};
 use wire::lock::{EnqueueRequest, Kind, LockSpec, Mode};
-use wire::mdt::{GetattrRequest, LookupRequest, NodeKind, OpenRequest, SetBits, SetattrRequest};
+use wire::mdt::{CreateRequest, GetattrRequest, LookupRequest, NodeKind, OpenRequest, SetBits, SetattrRequest};
 use wire::ost::{AllocateRequest, PromiseRequest, PunchRequest, ReadRequest, WriteRequest};
 
+/// The flag of renameat2(2).
+const RENAME_WHITEOUT: u32 = 4;
 const LIMIT: Duration = Duration::from_secs(3600);
 
 /// Asks the metadata server about credentials, as the administrator's command does.
@@ -614,6 +616,11 @@ fn a_replay_that_a_client_of_a_subtree_made_itself_gets_no_object_of_a_create_th
         for fid in [own.fid(), opened.fid(), set] {
             objects.push(object(&sub, fid).await);
         }
+        // What has no objects is its own all the same: a directory, and what a rename leaves behind.
+        let made = mkdir(&sub, Fid::ROOT, "made").await;
+        sub.meta().rename(&root(), (Fid::ROOT, b"set"), (made, b"moved"), RENAME_WHITEOUT).await.unwrap();
+        let whiteout = sub.lookup(&root(), Fid::ROOT, b"set").await.unwrap().attr.fid;
+        mkdir(&sub, made, "last").await;
         world.kill_mds();
         world.cut_off(&all_host, true);
         world.restart_mds().await;
@@ -621,7 +628,7 @@ fn a_replay_that_a_client_of_a_subtree_made_itself_gets_no_object_of_a_create_th
             let slot = Some((0, types::Xid(1_000_000 + n)));
             mds::Caller { client: sub.sessions().id(), replay, basis: 0, slot }
         };
-        let last = LookupRequest { cred: root(), parent: Fid::ROOT, name: "set".into(), ..Default::default() };
+        let last = LookupRequest { cred: root(), parent: Fid::ROOT, name: "made".into(), ..Default::default() };
         while world.ask_mds_as(caller(None, 0), Op::MdtLookup, &last).await.is_err() {
             sub.rt().sleep(Duration::from_millis(1)).await;
         }
@@ -636,6 +643,12 @@ fn a_replay_that_a_client_of_a_subtree_made_itself_gets_no_object_of_a_create_th
         let open = OpenRequest { name: "mine".into(), fid, handle, layout: stored.into(), ..open };
         let claimed = world.ask_mds_as(caller(Some(types::Transno(transno)), 1), Op::MdtOpen, &open).await;
         assert_eq!(claimed, Err(FsError::NotPermitted));
+        // Nor does it make a file of its own in the place of theirs.
+        let number = (theirs.fid().seq - Fid::MDT_SEQ_FIRST) << 32 | u64::from(theirs.fid().oid);
+        let (name, kind, mode) = ("mine".into(), NodeKind::Node, 0o100_666);
+        let place = CreateRequest { cred: root(), parent: Fid::ROOT, name, kind, mode, ..CreateRequest::default() };
+        let taken = world.ask_mds_as(caller(Some(types::Transno(number)), 2), Op::MdtCreate, &place).await;
+        assert_eq!(taken, Err(FsError::NotPermitted));
         world.cut_off(&all_host, false);
         all.data().write(&theirs, 0, b"theirs").await.unwrap();
         all.data().fsync(&theirs, false).await.unwrap();
@@ -645,6 +658,11 @@ fn a_replay_that_a_client_of_a_subtree_made_itself_gets_no_object_of_a_create_th
         }
         for (fid, before) in [own.fid(), opened.fid(), set].into_iter().zip(objects) {
             assert_eq!(object(&sub, fid).await, before, "what it was given it has");
+        }
+        for (parent, name, fid) in
+            [(Fid::ROOT, &b"made"[..], made), (made, b"moved", set), (Fid::ROOT, b"set", whiteout)]
+        {
+            assert_eq!(sub.lookup(&root(), parent, name).await.unwrap().attr.fid, fid, "what it made it has");
         }
         assert_eq!(all.losses().changes_text() + &sub.losses().changes_text(), "");
         assert!(sub.lookup(&root(), Fid::ROOT, b"mine").await.is_ok_and(|e| e.attr.fid.is_zero()));

@@ -32,7 +32,7 @@ impl Tx<'_> {
                 _ => return Err(FsError::Invalid.into()),
             },
         };
-        let mut inode = self.new_inode(&q.cred, &dir, kind, q.mode, q.umask)?;
+        let mut inode = self.new_inode(&q.cred, &dir, kind, (q.mode, q.umask), (&q.layout, &q.proof))?;
         match kind {
             S_IFLNK => set_target(&mut inode, &q.target)?,
             S_IFCHR | S_IFBLK => inode.rdev = q.rdev,
@@ -70,12 +70,19 @@ impl Tx<'_> {
         Ok(dir)
     }
 
-    /// A new inode as its directory, the caller and the umask make it; not stored yet.
-    pub(crate) fn new_inode(&mut self, cred: &Cred, dir: &Inode, kind: u32, mode: u32, umask: u32) -> Done<Inode> {
+    /// A new inode as its directory, the caller and the umask make it; not stored yet. `shown`: in a replay the layout that was answered,
+    /// if any, and the proof.
+    pub(crate) fn new_inode(
+        &mut self,
+        cred: &Cred,
+        dir: &Inode,
+        kind: u32,
+        (mode, umask): (u32, u32),
+        shown: (&[u8], &[u8]),
+    ) -> Done<Inode> {
         let is_dir = kind == S_IFDIR;
-        // A replay's number comes from its client.
-        if self.replay && self.read(&keys::inode(self.new_fid()), |v| v.is_some())? {
-            return Err(FsError::Exists.into());
+        if self.replay {
+            self.may_make_again(shown)?;
         }
         let mut inode = Inode {
             fid: self.new_fid(),
@@ -119,7 +126,24 @@ impl Tx<'_> {
             inode.set_advice(dir.advice());
         }
         self.inode_delta += 1;
+        self.made = true;
         Ok(inode)
+    }
+
+    /// A replay's number, and so its inode, is what its client says: it makes nothing in the place of what is there, nor, of a client that
+    /// is held to limits, in the place of what another client made and is still to replay.
+    fn may_make_again(&mut self, (layout, proof): (&[u8], &[u8])) -> Done<()> {
+        let fid = self.new_fid();
+        if self.read(&keys::inode(fid), |v| v.is_some())? {
+            return Err(FsError::Exists.into());
+        }
+        let answered = if layout::xattr::decode_layout(layout).is_ok() { layout } else { &[] };
+        if self.may_have_been_given(fid, answered, proof) {
+            return Ok(());
+        }
+        let client = self.client;
+        tracing::warn!(%client, %fid, "a replay makes an inode without the proof that it was answered");
+        Err(FsError::NotPermitted.into())
     }
 
     fn inherit_acl(&mut self, inode: &mut Inode, dir: &Inode, umask: u32) -> Done<()> {

@@ -43,8 +43,8 @@ pub(crate) struct EntryOut {
     /// `None`: a negative answer.
     pub inode: Option<Inode>,
     pub layout: Bytes,
-    /// The file has got that layout by this operation, of objects that nobody had.
-    pub given: bool,
+    /// The inode that was made by this operation, or that has got this layout by it, of objects that nobody had.
+    pub given: Option<Fid>,
     pub acl: Bytes,
     pub parent: Option<Inode>,
     /// FID of the parent that a lock is wanted on.
@@ -83,7 +83,7 @@ impl Tx<'_> {
         };
         let apart = inode.has(InodeFlags::LAYOUT_APART);
         let layout = if apart && !with_layout { Bytes::default() } else { Bytes(self.layout_bytes(&inode)?) };
-        let given = !self.taken.is_empty();
+        let given = (self.made || !self.taken.is_empty()).then_some(inode.fid);
         Ok(EntryOut { inode: Some(inode), layout, given, acl, ..EntryOut::default() })
     }
 

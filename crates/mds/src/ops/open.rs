@@ -228,7 +228,7 @@ impl Tx<'_> {
             return Err(FsError::IsDirectory.into());
         }
         let mut dir = self.dir_for_new(&q.cred, q.parent, &q.name)?;
-        let mut inode = self.new_inode(&q.cred, &dir, S_IFREG, q.mode, q.umask)?;
+        let mut inode = self.new_inode(&q.cred, &dir, S_IFREG, (q.mode, q.umask), (&q.layout, &q.proof))?;
         self.give_layout(&mut inode, Some(&dir), (&q.layout, &q.proof))?;
         inode.set(InodeFlags::SIZE_UNKNOWN, OpenFlags(q.flags).writes());
         self.enter(&mut dir, &q.name, &mut inode)?;
@@ -246,7 +246,7 @@ impl Tx<'_> {
         let dir = self.live_dir(q.parent)?;
         self.may_change_dir(&q.cred, &dir)?;
         self.rests_on_rights(&dir)?;
-        let mut inode = self.new_inode(&q.cred, &dir, S_IFREG, q.mode, q.umask)?;
+        let mut inode = self.new_inode(&q.cred, &dir, S_IFREG, (q.mode, q.umask), (&q.layout, &q.proof))?;
         self.give_layout(&mut inode, Some(&dir), (&q.layout, &q.proof))?;
         inode.nlink = 0;
         inode.set(InodeFlags::SIZE_UNKNOWN | InodeFlags::ORPHAN, true);

@@ -151,27 +151,25 @@ impl Tx<'_> {
             gone = Some(t.inode);
         }
         self.record_rename(q, moved.fid, gone.as_ref());
-        if stays {
-            self.leave_whiteout(q, &from, source.cookie)?;
-        }
+        let whiteout = if stays { Some(self.leave_whiteout(q, &from, source.cookie)?) } else { None };
         let leaving = (i64::from(stays) - 1, -i32::from(moves_dir));
         let arriving = (i64::from(!replaces), i32::from(moves_dir) - i32::from(gone_dir));
         let to = self.touch_both(from, to, leaving, arriving);
         let mut out = self.entry(moved, false)?;
-        out.parent = Some(to);
+        (out.parent, out.given) = (Some(to), whiteout);
         Ok(out)
     }
 
     /// The old name stands for a whiteout from now on.
-    fn leave_whiteout(&mut self, q: &RenameRequest, from: &Inode, cookie: u64) -> Done<()> {
-        let mut gone = self.new_inode(&q.cred, from, S_IFCHR, 0, 0)?;
+    fn leave_whiteout(&mut self, q: &RenameRequest, from: &Inode, cookie: u64) -> Done<Fid> {
+        let mut gone = self.new_inode(&q.cred, from, S_IFCHR, (0, 0), (&[], &q.proof))?;
         (gone.parent, gone.place) = (from.fid, cookie);
         self.rebind_entry(from.fid, cookie, gone.fid, gone.dtype())?;
         self.put_inode(&gone);
         self.record(ChangeKind::Mknod, Some(&q.cred), |r| {
             (r.target, r.parent, r.name) = (gone.fid, from.fid, q.from_name.clone());
         });
-        Ok(())
+        Ok(gone.fid)
     }
 
     /// `other`: the inode that had the new name.

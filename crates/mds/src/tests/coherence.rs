@@ -231,7 +231,7 @@ fn a_file_that_was_looked_up_can_be_opened_after_it_was_replaced_until_its_lock_
     let inodes = fs.count();
     let lock = look_to_open(&a, "f", 1).lock.unwrap();
     let (from_name, to_name) = ("g".into(), "f".into());
-    let rename = RenameRequest { cred: user(0), from: ROOT, from_name, to: ROOT, to_name, flags: 0 };
+    let rename = RenameRequest { from: ROOT, from_name, to: ROOT, to_name, ..RenameRequest::default() };
     let done = start(&b, Op::MdtRename, &rename);
     assert!(done.borrow().is_none(), "it waits for the name's lock");
     // Whoever looks it up meanwhile gets no lock on the name, but may open it.
@@ -395,7 +395,7 @@ fn renames_that_cross_each_other_finish() {
         from_name: n.into(),
         to,
         to_name: m.into(),
-        flags: 0,
+        ..RenameRequest::default()
     };
     let one = start(&a, Op::MdtRename, &rename(d, "x", e, "x2"));
     let two = start(&b, Op::MdtRename, &rename(e, "y", d, "y2"));

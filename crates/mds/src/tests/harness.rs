@@ -358,7 +358,7 @@ impl Fs {
     }
     pub fn rename(&self, from: (Fid, &str), to: (Fid, &str), flags: u32) -> Result<(), FsError> {
         let (cred, from_name, to_name) = (self.cred.clone(), from.1.into(), to.1.into());
-        let q = RenameRequest { cred, from: from.0, from_name, to: to.0, to_name, flags };
+        let q = RenameRequest { cred, from: from.0, from_name, to: to.0, to_name, flags, ..RenameRequest::default() };
         self.call::<_, EntryReply>(Op::MdtRename, &q).map(|_| ())
     }
     pub fn link(&self, fid: Fid, parent: Fid, name: &str) -> Result<(), FsError> {

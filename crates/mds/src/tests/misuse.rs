@@ -79,6 +79,47 @@ fn asked<Q: Enters + Clone, T>(fs: &Fs, q: &Q, op: impl Fn(&mut Tx<'_>, &Q) -> D
     fs.world.run(fs.mds.run(caller, within, |_, ()| Ok(()))).map(|_: Answered<()>| ())
 }
 
+/// The inode that a transaction makes.
+fn fid_of(transno: u64) -> Fid {
+    Fid::new(Fid::MDT_SEQ_FIRST + (transno >> 32), transno as u32)
+}
+/// What a client was answered together with an inode and its layout.
+fn proof_of(fs: &Fs, client: u64, fid: Fid, layout: &[u8]) -> Bytes {
+    let key = fs.mds.config.key.capabilities().unwrap();
+    Bytes::from(&key.of_gift(ClientId(client), fid, layout)[..])
+}
+
+#[test]
+fn a_limited_client_makes_nothing_in_the_place_of_what_another_one_is_still_to_replay() {
+    let r = recovering();
+    let (request, transno) = r.lost.clone();
+    let shown = |number: u64| proof_of(&r.fs, 1, fid_of(number), &[]);
+    let (name, mode, proof) = ("own".into(), 0o755, shown(transno + 1));
+    let own = CreateRequest { parent: r.dir, name, mode, proof, ..CreateRequest::default() };
+    assert_eq!(limited(&r.fs, transno + 1, &own, |tx, q| tx.create(q)), Ok(()));
+    let (name, kind, mode) = ("taken".into(), NodeKind::Node, 0o100_666);
+    let node = CreateRequest { parent: r.dir, name, kind, mode, ..CreateRequest::default() };
+    for proof in [Bytes::default(), shown(transno + 1), proof_of(&r.fs, 2, request.fid, &[])] {
+        let forged = CreateRequest { proof, ..node.clone() };
+        assert_eq!(limited(&r.fs, transno, &forged, |tx, q| tx.create(q)), Err(FsError::NotPermitted));
+    }
+    for flags in [0o102, 0o20_200_002] {
+        let name = if flags == 0o102 { "taken".into() } else { Bytes::default() };
+        let forged = OpenRequest { name, flags, fid: Fid::ZERO, layout: Bytes::default(), ..request.clone() };
+        assert_eq!(limited(&r.fs, transno, &forged, |tx, q| tx.open(q)), Err(FsError::NotPermitted), "{flags:o}");
+    }
+    let (from_name, to_name, flags) = ("own".into(), "moved".into(), 4);
+    let whiteout = RenameRequest { from: r.dir, from_name, to: r.dir, to_name, flags, ..RenameRequest::default() };
+    assert_eq!(limited(&r.fs, transno, &whiteout, |tx, q| tx.rename(q)), Err(FsError::NotPermitted));
+    // Whose it was makes it again, with what was given to it.
+    let (reply, _) = r.fs.of(2).call_as::<_, OpenReply>(Some(transno), Rpc::MdtOpen, &request).unwrap();
+    assert_eq!((reply.entry.attr.fid, reply.entry.layout), (request.fid, request.layout));
+    // With what it was answered it makes its own again.
+    let own = RenameRequest { proof: shown(transno + 2), ..whiteout };
+    assert_eq!(limited(&r.fs, transno + 2, &own, |tx, q| tx.rename(q)), Ok(()));
+    assert_eq!(r.fs.lookup(r.dir, "own").unwrap().fid, fid_of(transno + 2));
+}
+
 #[test]
 fn set_id_bits_and_times_of_others_files_are_not_taken_or_set_without_the_right_to_write() {
     let fs = Fs::new();
@@ -163,8 +204,7 @@ fn a_limited_client_gets_only_objects_by_a_replay_that_were_given_to_a_file_that
     let forged =
         layout::Layout::new(layout::StripeSize::DEFAULT, layout::Pattern::Raid0, None, vec![r.object]).unwrap();
     let layout = layout::xattr::encode_layout(&forged, request.fid, layout::xattr::Form::Stored);
-    let key = r.fs.mds.config.key.capabilities().unwrap();
-    let proof = |client, layout: &[u8]| Bytes::from(&key.of_gift(ClientId(client), request.fid, layout)[..]);
+    let proof = |client, layout: &[u8]| proof_of(&r.fs, client, request.fid, layout);
     let (own, of_stolen, others) = (proof(1, &request.layout), proof(1, &layout), proof(2, &request.layout));
     let stolen = OpenRequest { layout: layout.into(), proof: of_stolen, ..request.clone() };
     let open = |tx: &mut Tx<'_>, q: &OpenRequest| tx.open(q);
@@ -212,7 +252,8 @@ fn a_limited_client_may_no_more_in_a_replay_than_otherwise() {
     assert_eq!(limited(&r.fs, transno, &mkdir, |tx, q| tx.create(q)), Err(FsError::Access));
     let open = OpenRequest { fid: r.secret, ..r.fs.open_request(r.secret, "", 0o1002, 0) };
     assert_eq!(limited(&r.fs, transno, &open, |tx, q| tx.open(q)), Err(FsError::Access));
-    let mkdir = CreateRequest { parent: r.dir, ..mkdir };
+    let proof = proof_of(&r.fs, 1, fid_of(transno), &[]);
+    let mkdir = CreateRequest { parent: r.dir, proof, ..mkdir };
     assert_eq!(limited(&r.fs, transno, &mkdir, |tx, q| tx.create(q)), Ok(()), "it may");
     let before = r.fs.getattr(r.secret).unwrap();
     let kill = SetattrRequest { fid: r.secret, valid: SetBits::KILL_PRIV, handle: HandleId(1), ..chmod };
