@@ -341,6 +341,11 @@ impl Tx<'_> {
         !self.limited || key.is_some_and(|key| key.is_of_gift(self.client, file, layout, proof))
     }
 
+    /// Whether users of the client are others here than there.
+    pub(crate) fn changes_ids(&self) -> bool {
+        self.limits.as_ref().is_some_and(|limits| limits.changes_ids())
+    }
+
     /// Whether what the client tells of an inode that it does not have open here is believed: it says no user, but the inode's owner may be
     /// one of its users, who could set the same. A nameless inode is not known to lie below its root before its opens are told.
     pub(crate) fn may_speak_of(&self, inode: &Inode) -> bool {

@@ -14,6 +14,8 @@ pub struct Open {
     pub fid: Fid,
     /// Opened for writing.
     pub writes: bool,
+    /// Opened with O_PATH: for neither reading nor writing, without a right to either.
+    pub path: bool,
 }
 
 /// Which clients told that they changed an inode's data, since there are writers.
@@ -41,7 +43,8 @@ struct Uses {
 #[derive(Debug)]
 pub struct Handles {
     next: u64,
-    table: HashMap<HandleId, Open, FxBuildHasher>,
+    /// By whose they are as well: what one client tells takes no other's place.
+    table: HashMap<(ClientId, HandleId), Open, FxBuildHasher>,
     uses: HashMap<Fid, Uses, FxBuildHasher>,
     by_client: BTreeSet<(ClientId, HandleId)>,
     /// How many each client has; who has none is not in it.
@@ -90,7 +93,7 @@ impl Handles {
     /// A handle given out before a restart, again. A repetition changes nothing.
     pub fn reopen(&mut self, handle: HandleId, open: Open) {
         self.next = self.next.max(handle.0);
-        if !self.table.contains_key(&handle) {
+        if !self.table.contains_key(&(open.client, handle)) {
             self.insert(handle, open);
             // Others may have ended theirs before the restart, later than this one's size was found.
             if open.writes
@@ -115,7 +118,7 @@ impl Handles {
         self.untold.range((client, HandleId(0))..=(client, HandleId(u64::MAX))).map(|(_, h)| *h).collect()
     }
     fn insert(&mut self, handle: HandleId, open: Open) {
-        self.table.insert(handle, open);
+        self.table.insert((open.client, handle), open);
         self.by_client.insert((open.client, handle));
         *self.counts.entry(open.client).or_default() += 1;
         let uses = self.uses.entry(open.fid).or_default();
@@ -127,12 +130,12 @@ impl Handles {
     /// What a handle of this client stands for.
     #[must_use]
     pub fn get(&self, client: ClientId, handle: HandleId) -> Option<Open> {
-        self.table.get(&handle).copied().filter(|o| o.client == client)
+        self.table.get(&(client, handle)).copied()
     }
     /// Ends an open.
     pub fn close(&mut self, client: ClientId, handle: HandleId) -> Option<Open> {
         let open = self.get(client, handle)?;
-        self.table.remove(&handle);
+        self.table.remove(&(client, handle));
         self.by_client.remove(&(client, handle));
         self.untold.remove(&(client, handle));
         if let Some(count) = self.counts.get_mut(&client) {
@@ -288,17 +291,17 @@ mod tests {
     fn opens_and_writers_are_counted_per_inode_and_a_foreign_handle_is_unknown() {
         let (a, b, f) = (ClientId(1), ClientId(2), Fid::new(5, 5));
         let mut t = Handles::new(3);
-        let h = t.open(Open { client: a, fid: f, writes: true });
-        let g = t.open(Open { client: b, fid: f, writes: false });
+        let h = t.open(Open { client: a, fid: f, writes: true, path: false });
+        let g = t.open(Open { client: b, fid: f, writes: false, path: false });
         assert!(h.0 > 3 << 40 && t.opens(f) == 2 && t.writers(f) == 1);
         assert!(t.others_write(f, b) && !t.others_write(f, a));
         assert_eq!(t.close(b, h), None);
         assert!(t.close(a, h).is_some() && t.close(a, h).is_none());
         assert_eq!((t.opens(f), t.writers(f)), (1, 0));
         assert_eq!(t.of_client(b), vec![g]);
-        t.reopen(HandleId(9 << 40), Open { client: a, fid: f, writes: true });
-        t.reopen(HandleId(9 << 40), Open { client: a, fid: f, writes: true });
+        t.reopen(HandleId(9 << 40), Open { client: a, fid: f, writes: true, path: false });
+        t.reopen(HandleId(9 << 40), Open { client: a, fid: f, writes: true, path: false });
         assert_eq!(t.opens(f), 2);
-        assert!(t.open(Open { client: a, fid: f, writes: false }).0 > 9 << 40);
+        assert!(t.open(Open { client: a, fid: f, writes: false, path: false }).0 > 9 << 40);
     }
 }

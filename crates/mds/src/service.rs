@@ -24,7 +24,7 @@ use crate::handles::Open;
 use crate::keys;
 use crate::mds::{Answered, Caller, Mds};
 use crate::openings::Stable;
-use crate::ops::{OpenOut, ReaddirOut, changed_data, hides_size, writes};
+use crate::ops::{OpenOut, ReaddirOut, changed_data, hides_size, is_path, writes};
 use crate::osts::precreate_row;
 use crate::pools::Pool;
 use crate::tx::{Done, Tx};
@@ -197,14 +197,14 @@ impl Mds {
     }
 
     fn open_reply(&self, client: ClientId, out: OpenOut) -> Result<OpenReply, FsError> {
-        let OpenOut { mut entry, created, writes, handle, told, suspect, known_layout } = out;
+        let OpenOut { mut entry, created, writes, path, handle, told, suspect, known_layout } = out;
         let fid = entry.inode.as_ref().map(|i| i.fid).unwrap_or_default();
         let known = entry.inode.as_ref().is_some_and(|i| i.layout_gen == known_layout);
         if known && known_layout != u32::MAX && !created {
             entry.layout = Bytes::default();
         }
         // The handle first: a writer's own open must not keep its own lease away, but others' do.
-        let handle = self.make_handle(Open { client, fid, writes }, handle, suspect);
+        let handle = self.make_handle(Open { client, fid, writes, path }, handle, suspect);
         if let Some(told) = told {
             self.handles.borrow_mut().made_again(client, handle, told);
         }
@@ -280,7 +280,7 @@ impl Mds {
                     return;
                 };
                 let fid = self.fid_of(header.client, reply.entry.attr.fid);
-                let open = Open { client: header.client, fid, writes: writes(q.flags) };
+                let open = Open { client: header.client, fid, writes: writes(q.flags), path: is_path(q.flags) };
                 let mut handles = self.handles.borrow_mut();
                 handles.reopen(reply.handle, open);
                 if header.flags.has(wire::Flags::REPLAY) {

@@ -1,4 +1,5 @@
 //! Close: sizes and times come home; what has no name goes with its last open.
+use layout::FILE_SIZE_MAX;
 use types::{ClientId, FsError, HandleId};
 use wire::changelog::ChangeKind;
 use wire::mdt::{CLOSES_MAX, Close, CloseRequest, SetBits};
@@ -46,24 +47,42 @@ impl Tx<'_> {
         self.remember = true;
         let mut ended: Vec<(HandleId, Open, u32)> = Vec::with_capacity(q.closes.len());
         let mut out = Vec::with_capacity(q.closes.len());
-        for close in &q.closes {
+        for told in &q.closes {
+            let close = self.believable(told);
             let open = self.mds.handles.borrow().get(self.client, close.handle);
             let open = open.filter(|_| ended.iter().all(|(h, _, _)| *h != close.handle));
             let inode = match open {
                 Some(open) => {
-                    let left = self.left(&open, &ended, close);
+                    let left = self.left(&open, &ended, &close);
                     ended.push((close.handle, open, close.valid));
-                    Ok(self.close_one(&open, &left, close)?)
+                    Ok(self.close_one(&open, &left, &close)?)
                 }
                 None if !self.replay && close.handle.0 != 0 => Err(FsError::BadHandle),
                 // It names its inode itself.
                 None if !self.is_within(close.fid)? => Err(FsError::Stale),
-                None if self.replay => Ok(self.close_unknown(close).map(|()| None)?),
-                None => Ok(self.close_untold(close)?),
+                None if self.replay => Ok(self.close_unknown(&close).map(|()| None)?),
+                None => Ok(self.close_untold(&close)?),
             };
-            out.push(inode.map(|inode| Closed { close: close.clone(), inode, transno: self.transno }));
+            out.push(inode.map(|inode| Closed { close, inode, transno: self.transno }));
         }
         Ok(out)
+    }
+
+    /// What may be believed of an end: no size that no file can have, which no kernel shows; and of a client that is held to limits no
+    /// time that is still to come.
+    fn believable(&self, told: &Close) -> Close {
+        let mut close = told.clone();
+        if close.valid & SetBits::SIZE != 0 && close.size > FILE_SIZE_MAX {
+            let (client, fid, size) = (self.client, close.fid, close.size);
+            tracing::warn!(%client, %fid, size, "the end of an open tells a size above {FILE_SIZE_MAX}: the OSTs are asked");
+            close.valid = close.valid & !(SetBits::SIZE | SetBits::BLOCKS) | SetBits::DIRTY;
+        }
+        if self.limited {
+            for time in [&mut close.atime, &mut close.mtime, &mut close.ctime] {
+                *time = (*time).min(self.now);
+            }
+        }
+        close
     }
 
     fn left(&self, open: &Open, ended: &[(HandleId, Open, u32)], q: &Close) -> Left {
@@ -87,7 +106,7 @@ impl Tx<'_> {
         if inode.has(InodeFlags::ORPHAN) && left.opens == 1 && !self.keep(open.fid) {
             return self.remove_inode(&inode).map(|()| None);
         }
-        let mut changed = if open.writes { self.take_home(&mut inode, q) } else { take_atime(&mut inode, q) };
+        let mut changed = if open.writes { self.take_home(&mut inode, q) } else { self.take_read(&mut inode, open, q) };
         let told = q.valid & SetBits::SIZE != 0;
         let clean = q.valid & SetBits::DIRTY == 0 && !left.suspect;
         if open.writes && told {
@@ -150,13 +169,17 @@ impl Tx<'_> {
     /// The end of a reader's open that only its client knew of: it tells when the file was read.
     fn close_untold(&mut self, q: &Close) -> Done<Option<Inode>> {
         let Some(mut inode) = self.find_inode(q.fid)? else { return Ok(None) };
-        // Of an open that it can have had, and not of what is still to come: whose client's users are others here may not set times.
-        let believed = !self.limited || self.mds.has_opened(self.client, q.fid);
-        let told = Close { atime: if self.limited { q.atime.min(self.now) } else { q.atime }, ..q.clone() };
-        if believed && take_atime(&mut inode, &told) {
+        // Of an open that it can have had. Where users are others here than at their client every open is asked for, and known.
+        let believed = !self.limited || !self.changes_ids() && self.mds.has_opened(self.client, q.fid);
+        if believed && take_atime(&mut inode, q) {
             self.put_inode(&inode);
         }
         Ok(Some(inode))
+    }
+
+    /// When a reader read last; an open with O_PATH reads nothing, and whoever has one need not have the right to.
+    fn take_read(&self, inode: &mut Inode, open: &Open, q: &Close) -> bool {
+        !open.path && take_atime(inode, q)
     }
 
     /// What the writer knows of its file. Whether anything changed.

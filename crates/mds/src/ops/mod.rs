@@ -17,7 +17,7 @@ mod xattr;
 pub(crate) use lov::LOV;
 
 pub(crate) use close::{Closed, changed_data, hides_size};
-pub(crate) use open::{OpenOut, writes};
+pub(crate) use open::{OpenOut, is_path, writes};
 pub(crate) use readdir::ReaddirOut;
 
 use types::{Fid, FsError};

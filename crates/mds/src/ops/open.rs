@@ -54,12 +54,18 @@ pub(crate) fn writes(flags: u32) -> bool {
     OpenFlags(flags).writes()
 }
 
+/// Whether an open with these flags may neither read nor write.
+pub(crate) fn is_path(flags: u32) -> bool {
+    OpenFlags(flags).has(OpenFlags::PATH)
+}
+
 /// What an open answers; the handle is made with the answer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OpenOut {
     pub entry: EntryOut,
     pub created: bool,
     pub writes: bool,
+    pub path: bool,
     /// Set in replays.
     pub handle: HandleId,
     /// Set in replays: whether it is told as state, or a transaction.
@@ -69,6 +75,9 @@ pub(crate) struct OpenOut {
     pub known_layout: u32,
 }
 
+/// Opens that a client may say it has after a restart, where `mds.opens_max` is not more: its default.
+const TOLD_OPENS_MAX: usize = 1 << 18;
+
 impl Tx<'_> {
     /// See the module's head.
     pub(crate) fn open(&mut self, q: &OpenRequest) -> Done<OpenOut> {
@@ -77,13 +86,20 @@ impl Tx<'_> {
         if self.replay && !self.mds.is_of_earlier_start(q.handle.0) {
             return Err(FsError::Invalid.into());
         }
-        // What was granted before a restart stays granted.
-        if !self.replay && !self.mds.handles.borrow_mut().admit(self.client, self.mds.config.opens_max) {
+        let (opens_max, mut handles) = (self.mds.config.opens_max, self.mds.handles.borrow_mut());
+        // What was granted before a restart stays granted, also when fewer are since.
+        let admitted = if self.replay {
+            handles.get(self.client, q.handle).is_some() || handles.admit(self.client, opens_max.max(TOLD_OPENS_MAX))
+        } else {
+            handles.admit(self.client, opens_max)
+        };
+        drop(handles);
+        if !admitted {
             return Err(FsError::TooManyOpen.into());
         }
         let mut out = self.open_inode(q, flags)?;
         (out.entry.bits, out.entry.cookie) = (q.lock_bits, q.lock_cookie);
-        out.writes = flags.writes();
+        (out.writes, out.path) = (flags.writes(), flags.has(OpenFlags::PATH));
         out.known_layout = q.known_layout;
         if self.replay {
             (out.handle, out.told) = (q.handle, Some(self.transno == 0));

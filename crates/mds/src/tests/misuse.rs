@@ -9,7 +9,9 @@ use wire::mdt::*;
 use wire::{Bytes, Op as Rpc};
 
 use super::harness::{Fs, user};
+use crate::config::MdsConfig;
 use crate::entering::Enters;
+use crate::handles::Open;
 use crate::mds::{Answered, Caller};
 use crate::tx::{Done, Tx};
 
@@ -121,6 +123,62 @@ fn a_limited_client_makes_nothing_in_the_place_of_what_another_one_is_still_to_r
 }
 
 #[test]
+fn opens_that_a_client_tells_take_no_place_of_anothers_and_are_bounded() {
+    let r = recovering();
+    let told = |client, handle| {
+        let open = OpenRequest { fid: r.secret, handle: HandleId(handle), ..r.fs.open_request(r.secret, "", 0, 0) };
+        r.fs.of(client).call_as::<_, OpenReply>(Some(0), Rpc::MdtOpen, &open).map(drop)
+    };
+    let opens = |client| r.fs.mds.opens_of(ClientId(client));
+    assert_eq!((told(5, 77), told(6, 77), told(6, 77)), (Ok(()), Ok(()), Ok(())));
+    assert_eq!((opens(5), opens(6)), (1, 1), "each has its own");
+    assert_eq!(r.fs.of(5).close(HandleId(77), r.secret, 0, 0), Ok(()));
+    assert_eq!((opens(5), opens(6)), (0, 1));
+    let all = MdsConfig::default().opens_max as u64;
+    let open = Open { client: ClientId(5), fid: r.secret, writes: false, path: false };
+    (1..=all).for_each(|handle| r.fs.mds.handles.borrow_mut().reopen(HandleId(handle), open));
+    assert_eq!(told(5, all + 1), Err(FsError::TooManyOpen));
+    assert_eq!((told(5, all), told(6, all + 1)), (Ok(()), Ok(())), "what is there is no more, and others have theirs");
+}
+
+#[test]
+fn no_end_of_an_open_tells_a_size_that_no_file_can_have_nor_a_limited_client_a_time_to_come() {
+    let fs = Fs::new();
+    let o = fs.open(ROOT, "f", 0o302, 0o666).unwrap();
+    let f = o.entry.attr.fid;
+    let told = SetBits::DIRTY | SetBits::SIZE | SetBits::BLOCKS;
+    let (size, blocks) = (1 << 63, 1 << 54);
+    let closed = fs.end(Close { handle: o.handle, fid: f, valid: told, size, blocks, ..Close::default() }).unwrap();
+    let found = fs.getattr(f).unwrap();
+    assert_eq!((found.size, found.blocks), (0, 0));
+    assert_eq!((closed.flags | found.flags) & AttrFlags::SIZE_KNOWN, 0, "the OSTs say it");
+    fs.setattr(f, SetBits::UID, |q| q.uid = 1000).unwrap();
+    let handle = fs.by(user(1000)).open(f, "", 1, 0).unwrap().handle;
+    let later = types::WallTime(i64::MAX / 2);
+    let valid = SetBits::SIZE | SetBits::MTIME | SetBits::CTIME | SetBits::ATIME;
+    let close = Close { handle, fid: f, valid, size: 9, mtime: later, ctime: later, atime: later, ..Close::default() };
+    assert_eq!(asked(&fs, &CloseRequest { closes: vec![close] }, |tx, q| tx.close(q)), Ok(()));
+    let (found, now) = (fs.getattr(f).unwrap(), fs.mds.clock());
+    assert_eq!(found.size, 9);
+    assert!([found.mtime, found.ctime, found.atime].iter().all(|time| *time <= now), "{found:?}");
+}
+
+#[test]
+fn an_open_with_o_path_tells_no_time_of_access() {
+    let fs = Fs::new();
+    let f = fs.create(ROOT, "f").unwrap();
+    let before = fs.getattr(f).unwrap().atime;
+    fs.pass(1);
+    let end = |flags| {
+        let handle = fs.open(f, "", flags, 0).unwrap().handle;
+        let atime = fs.mds.clock();
+        fs.end(Close { handle, fid: f, valid: SetBits::ATIME, atime, ..Close::default() }).unwrap().atime
+    };
+    assert_eq!(end(0o10_000_000), before);
+    assert!(end(0) > before);
+}
+
+#[test]
 fn set_id_bits_and_times_of_others_files_are_not_taken_or_set_without_the_right_to_write() {
     let fs = Fs::new();
     let f = fs.create(ROOT, "f").unwrap();
@@ -151,8 +209,10 @@ fn a_limited_client_tells_when_it_read_only_of_what_it_can_have_open_and_no_late
     fs.pass(1);
     assert_eq!(close(), Ok(()));
     assert_eq!(fs.getattr(f).unwrap().atime, before);
-    fs.by(user(1000)).open(f, "", 0, 0).unwrap();
-    assert_eq!(close(), Ok(()));
+    let handle = fs.by(user(1000)).open(f, "", 0, 0).unwrap().handle;
+    assert_eq!((close(), fs.getattr(f).unwrap().atime), (Ok(()), before), "of an open that is asked for it names that");
+    let closes = CloseRequest { closes: vec![Close { handle, ..closes.closes[0].clone() }] };
+    assert_eq!(asked(&fs, &closes, |tx, q| tx.close(q)), Ok(()));
     let told = fs.getattr(f).unwrap().atime;
     assert!(before < told && told <= fs.mds.clock(), "{told:?}");
 }
