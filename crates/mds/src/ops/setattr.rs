@@ -10,6 +10,18 @@ use crate::perm::{ACL_ACCESS, MAY_WRITE, in_group, is_privileged, keeps_setgid, 
 use crate::record::{Inode, S_IFMT, S_ISGID};
 use crate::tx::{Done, Tx};
 
+/// What a setattr may set; other bits are those of a close, or unknown, and set nothing.
+const SETTABLE: u32 = SetBits::MODE
+    | SetBits::UID
+    | SetBits::GID
+    | SetBits::SIZE
+    | SetBits::ATIME
+    | SetBits::MTIME
+    | SetBits::ATIME_NOW
+    | SetBits::MTIME_NOW
+    | SetBits::PROJECT
+    | SetBits::KILL_PRIV;
+
 impl Tx<'_> {
     /// See the module's head.
     pub(crate) fn setattr(&mut self, q: &SetattrRequest) -> Done<EntryOut> {
@@ -17,7 +29,7 @@ impl Tx<'_> {
         let before = inode.clone();
         let has = |bits: u32| q.valid & bits != 0;
         // As a kernel asks for when nothing is to be changed; of others' files not even the time of it is.
-        if q.valid == 0 && self.must_own(&q.cred, &inode).is_err() {
+        if q.valid & SETTABLE == 0 && self.must_own(&q.cred, &inode).is_err() {
             return self.entry(inode, false);
         }
         self.rests_on_inode(inode.fid);

@@ -179,6 +179,18 @@ fn an_open_with_o_path_tells_no_time_of_access() {
 }
 
 #[test]
+fn a_setattr_of_bits_that_are_none_changes_nothing_of_others_files() {
+    let fs = Fs::new();
+    let f = fs.create(ROOT, "f").unwrap();
+    let before = fs.getattr(f).unwrap();
+    fs.pass(1);
+    for valid in [SetBits::BLOCKS, SetBits::CTIME, SetBits::DIRTY | SetBits::OUTDATED, 1 << 31] {
+        fs.by(user(1000)).setattr(f, valid, |_| ()).unwrap();
+        assert_eq!(fs.getattr(f).unwrap(), before, "{valid:#x}");
+    }
+}
+
+#[test]
 fn set_id_bits_and_times_of_others_files_are_not_taken_or_set_without_the_right_to_write() {
     let fs = Fs::new();
     let f = fs.create(ROOT, "f").unwrap();
