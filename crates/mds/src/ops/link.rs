@@ -5,7 +5,7 @@ use wire::mdt::{LinkRequest, LockBits};
 
 use super::{EntryOut, LINKS_MAX};
 use crate::keys;
-use crate::record::InodeFlags;
+use crate::record::{Inode, InodeFlags};
 use crate::tx::{Done, Tx};
 
 impl Tx<'_> {
@@ -22,7 +22,7 @@ impl Tx<'_> {
         // A file without a name counts as made when it gets its first one.
         let kind = if inode.has(InodeFlags::ORPHAN) { ChangeKind::Create } else { ChangeKind::Hardlink };
         if inode.has(InodeFlags::ORPHAN) {
-            if !inode.has(InodeFlags::LINKABLE) {
+            if !inode.has(InodeFlags::LINKABLE) || !self.is_its_to_name(q, &inode) {
                 return Err(FsError::NotFound.into());
             }
             inode.set(InodeFlags::ORPHAN | InodeFlags::LINKABLE, false);
@@ -42,5 +42,18 @@ impl Tx<'_> {
         let mut out = self.entry(inode, false)?;
         out.parent = Some(dir);
         Ok(out)
+    }
+
+    /// Whether a file without a name is the client's to give one: it has it open. Opens are told after transactions, so that a replay is
+    /// believed; of a client that is held to limits where the file's owner asks.
+    fn is_its_to_name(&self, q: &LinkRequest, inode: &Inode) -> bool {
+        // Where users are others here every open is asked for; elsewhere one may be known to its client alone.
+        let has_open = if self.changes_ids() {
+            self.mds.handles.borrow().has_open(self.client, inode.fid)
+        } else {
+            self.mds.has_opened(self.client, inode.fid)
+        };
+        let is_owners = self.may_speak_of(inode) && inode.uid == q.cred.uid;
+        has_open || self.replay && (!self.limited || is_owners)
     }
 }

@@ -191,6 +191,31 @@ fn a_setattr_of_bits_that_are_none_changes_nothing_of_others_files() {
 }
 
 #[test]
+fn only_who_has_a_nameless_file_open_gives_it_a_name() {
+    let fs = Fs::new();
+    let f = fs.open(ROOT, "", 0o20_200_002, 0o600).unwrap().entry.attr.fid;
+    assert_eq!(fs.of(2).link(f, ROOT, "theirs"), Err(FsError::NotFound));
+    assert_eq!(fs.link(f, ROOT, "mine"), Ok(()));
+    // Opens are told after transactions: the owner's word counts.
+    let fs = Fs::new();
+    fs.world.run(fs.mds.remember_client(ClientId(1), Rpc::MdtOpen, || false)).unwrap();
+    let dir = fs.mkdir(ROOT, "d").unwrap();
+    fs.chmod(dir, 0o777).unwrap();
+    let [roots, own] = [0, 1000].map(|uid| {
+        let fid = fs.of(2).open(ROOT, "", 0o20_200_002, 0o600).unwrap().entry.attr.fid;
+        fs.setattr(fid, SetBits::UID, |q| q.uid = uid).unwrap();
+        fid
+    });
+    fs.sync();
+    let (fs, transno) = (fs.crash(), (1 << 40) + 900);
+    let replay = |fid| {
+        let link = LinkRequest { fid, parent: dir, name: "n".into(), ..LinkRequest::default() };
+        limited(&fs, transno, &link, |tx, q| tx.link(q))
+    };
+    assert_eq!((replay(roots), replay(own)), (Err(FsError::NotFound), Ok(())));
+}
+
+#[test]
 fn set_id_bits_and_times_of_others_files_are_not_taken_or_set_without_the_right_to_write() {
     let fs = Fs::new();
     let f = fs.create(ROOT, "f").unwrap();
