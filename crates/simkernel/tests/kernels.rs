@@ -503,50 +503,36 @@ fn what_a_killed_write_left_is_seen_by_the_kernel_that_read_beside_it() {
     });
 }
 
-/// What a program stored to a mapping is lost, since its client is evicted by the OST.
+/// What a program stores to a mapping finds no lock, as after an eviction.
 fn stores_that_are_lost(w: Rc<World>) -> LocalFuture<Option<()>> {
     Box::pin(async move {
-        let (a, b, cluster) = (w.kernel(0), w.kernel(1), &w.context.cluster);
-        let (alice, bob) = (w.callers[0].clone(), w.callers[w.callers.len() - 1].clone());
-        let here = w.must(0, "create", a.open(&alice, &a.root(), b"f", libc::O_RDWR | libc::O_CREAT)).await?;
-        w.must(0, "write", a.write(&alice, &here, 0, &[1; PAGE as usize])).await?;
-        let also = w.must(0, "open", a.open(&alice, &a.root(), b"f", libc::O_RDWR)).await?;
-        let there = w.must(1, "open", b.open(&bob, &b.root(), b"f", libc::O_RDWR)).await?;
-        let mapping = w.must(0, "mmap", a.map(&here, true)).await?;
-        let stored = w.op(0, "store", a.store(&alice, &here, 0, b"lost")).await?;
+        let (k, caller) = (w.kernel(0), w.callers[0].clone());
+        let here = w.must(0, "create", k.open(&caller, &k.root(), b"f", libc::O_RDWR | libc::O_CREAT)).await?;
+        w.must(0, "write", k.write(&caller, &here, 0, &[1; PAGE as usize])).await?;
+        let also = w.must(0, "open", k.open(&caller, &k.root(), b"f", libc::O_RDWR)).await?;
+        let mapping = w.must(0, "mmap", k.map(&here, true)).await?;
+        let stored = w.op(0, "store", k.store(&caller, &here, 0, b"lost")).await?;
         w.context.expect("store", stored.map_err(|e| format!("{e:?}")));
-        let (client, oss) = (cluster.node(NodeId::Client(0)).host(), cluster.node(NodeId::Oss(0)).host());
-        cluster.sim.cut(client, oss);
-        w.must(1, "write", b.write(&bob, &there, 0, &[2; PAGE as usize])).await?;
-        cluster.sim.heal(client, oss);
-        cluster.sim.sleep(Duration::from_secs(120)).await;
-        w.op(0, "munmap", a.unmap(mapping)).await?;
+        w.op(0, "munmap", k.unmap(mapping)).await?;
         for (file, what) in [(&here, "the descriptor that was mapped"), (&also, "the other one")] {
             let mut told = Vec::new();
             for _ in 0..2 {
-                told.push(w.op(0, "fsync", a.fsync(&alice, file)).await?);
+                told.push(w.op(0, "fsync", k.fsync(&caller, file)).await?);
             }
-            told.push(w.op(0, "close", a.close(&alice, file)).await?);
+            told.push(w.op(0, "close", k.close(&caller, file)).await?);
             let once = told == [Err(libc::EIO), Ok(()), Ok(())];
             w.context.expect(what, if once { Ok(()) } else { Err(format!("{told:?}")) });
         }
-        w.must(1, "close", b.close(&bob, &there)).await
+        Some(())
     })
 }
 
 #[test]
 fn lost_stores_are_told_once_to_each_descriptor() {
-    logging();
-    for seed in seeds(0..4) {
-        let mut config = RunConfig::draw(seed, Work::Script(stores_that_are_lost), 2);
-        (config.cluster.osts, config.cluster.stripe_count) = (1, 1);
-        (config.hang, config.kernel.dirty_age_max) = (Duration::from_secs(600), Duration::from_secs(3600));
-        let report = run(&config);
-        // That somebody is evicted is what it is about.
-        let others = report.complaints.iter().filter(|c| !c.contains("evictions though nobody"));
-        assert_eq!(others.collect::<Vec<_>>(), [""; 0], "seed {seed}");
-        assert_eq!(report.complaints.len(), 1, "seed {seed}: an eviction");
-    }
+    types::planted::plant(Some("stores-find-no-lock"));
+    let complaints = script(stores_that_are_lost);
+    types::planted::plant(None);
+    assert_eq!(complaints, [""; 0]);
 }
 
 /// A file of two stripes is to have four, of which the OST of the last is told first; the store of one OST fails.
