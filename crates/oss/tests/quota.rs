@@ -246,6 +246,8 @@ fn a_share_that_is_given_up_counts_until_the_store_knows_of_it() {
     });
 }
 
+type Outcome<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), FsError>> + 'a>>;
+
 #[test]
 fn what_there_is_no_space_for_counts_for_nobody_while_space_is_looked_for() {
     let n = node(8, 1 << 30, OstConfig::default());
@@ -269,8 +271,7 @@ fn what_there_is_no_space_for_counts_for_nobody_while_space_is_looked_for() {
             assert!(!over.get(), "the test shows nothing");
             wrote
         };
-        let both: Vec<std::pin::Pin<Box<dyn Future<Output = Result<(), FsError>> + '_>>> =
-            vec![Box::pin(reserved), Box::pin(wrote)];
+        let both: Vec<Outcome<'_>> = vec![Box::pin(reserved), Box::pin(wrote)];
         assert_eq!(rt::sync::join_all(both).await, [Err(FsError::NoSpace), Ok(())]);
         assert_eq!(n.ost.quota_of((USER, 5)).0, 5 * 4096);
     });

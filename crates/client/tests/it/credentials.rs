@@ -591,6 +591,25 @@ fn committing_when_asked() -> mds::MdsConfig {
     mds::MdsConfig { commit, ..mds::MdsConfig::default() }
 }
 
+/// The transaction that made an inode.
+fn number_of(fid: Fid) -> u64 {
+    (fid.seq - Fid::MDT_SEQ_FIRST) << 32 | u64::from(fid.oid)
+}
+
+async fn objects_of(c: &Rc<Client>, files: &[Fid]) -> Vec<ObjectId> {
+    let mut objects = Vec::new();
+    for fid in files {
+        objects.push(object(c, *fid).await);
+    }
+    objects
+}
+
+async fn until_well(c: &Client, asked: impl AsyncFn() -> Result<(), FsError>) {
+    while asked().await.is_err() {
+        c.rt().sleep(Duration::from_millis(1)).await;
+    }
+}
+
 #[test]
 fn a_replay_that_a_client_of_a_subtree_made_itself_gets_no_object_of_a_create_that_is_not_told_again_yet() {
     let world = World::with_mds(SimConfig::new(21), 1, OstConfig::default(), 1 << 30, committing_when_asked());
@@ -612,10 +631,8 @@ fn a_replay_that_a_client_of_a_subtree_made_itself_gets_no_object_of_a_create_th
         let set = sub.create(&root(), Fid::ROOT, b"set", node()).await.unwrap().attr.fid;
         let wish = layout::xattr::encode_spec(&layout::LayoutSpec::default());
         sub.setxattr(&root(), set, b"lustre.lov", Some(&wish), 0, false).await.unwrap();
-        let mut objects = Vec::new();
-        for fid in [own.fid(), opened.fid(), set] {
-            objects.push(object(&sub, fid).await);
-        }
+        let given = [own.fid(), opened.fid(), set];
+        let objects = objects_of(&sub, &given).await;
         // What has no objects is its own all the same: a directory, and what a rename leaves behind.
         let made = mkdir(&sub, Fid::ROOT, "made").await;
         sub.meta().rename(&root(), (Fid::ROOT, b"set"), (made, b"moved"), RENAME_WHITEOUT).await.unwrap();
@@ -629,13 +646,11 @@ fn a_replay_that_a_client_of_a_subtree_made_itself_gets_no_object_of_a_create_th
             mds::Caller { client: sub.sessions().id(), replay, basis: 0, slot }
         };
         let last = LookupRequest { cred: root(), parent: Fid::ROOT, name: "made".into(), ..Default::default() };
-        while world.ask_mds_as(caller(None, 0), Op::MdtLookup, &last).await.is_err() {
-            sub.rt().sleep(Duration::from_millis(1)).await;
-        }
+        until_well(&sub, async || world.ask_mds_as(caller(None, 0), Op::MdtLookup, &last).await).await;
         // Its own are told again; the other client is still waited for.
         let layout = layout::xattr::decode_layout(&layout).unwrap().1;
         let fid = Fid { oid: theirs.fid().oid + 1000, ..theirs.fid() };
-        let transno = (fid.seq - Fid::MDT_SEQ_FIRST) << 32 | u64::from(fid.oid);
+        let transno = number_of(fid);
         let stored = layout::xattr::encode_layout(&layout, fid, layout::xattr::Form::Stored);
         let handle = types::HandleId((transno >> 40) << 40 | 0xffff);
         let flags = O_RDWR | O_CREAT;
@@ -644,7 +659,7 @@ fn a_replay_that_a_client_of_a_subtree_made_itself_gets_no_object_of_a_create_th
         let claimed = world.ask_mds_as(caller(Some(types::Transno(transno)), 1), Op::MdtOpen, &open).await;
         assert_eq!(claimed, Err(FsError::NotPermitted));
         // Nor does it make a file of its own in the place of theirs.
-        let number = (theirs.fid().seq - Fid::MDT_SEQ_FIRST) << 32 | u64::from(theirs.fid().oid);
+        let number = number_of(theirs.fid());
         let (name, kind, mode) = ("mine".into(), NodeKind::Node, 0o100_666);
         let place = CreateRequest { cred: root(), parent: Fid::ROOT, name, kind, mode, ..CreateRequest::default() };
         let taken = world.ask_mds_as(caller(Some(types::Transno(number)), 2), Op::MdtCreate, &place).await;
@@ -656,9 +671,7 @@ fn a_replay_that_a_client_of_a_subtree_made_itself_gets_no_object_of_a_create_th
             sub.data().write(file, 0, name.as_bytes()).await.unwrap();
             sub.data().fsync(file, false).await.unwrap();
         }
-        for (fid, before) in [own.fid(), opened.fid(), set].into_iter().zip(objects) {
-            assert_eq!(object(&sub, fid).await, before, "what it was given it has");
-        }
+        assert_eq!(objects_of(&sub, &given).await, objects, "what it was given it has");
         for (parent, name, fid) in
             [(Fid::ROOT, &b"made"[..], made), (made, b"moved", set), (Fid::ROOT, b"set", whiteout)]
         {
