@@ -381,9 +381,10 @@ impl Data {
 
     async fn allocate(&self, inode: &Rc<Inode>, s: &Striping, mode: u32, range: Extent) -> Result<(), FsError> {
         let keep = mode & 1 != 0;
-        let _turn = if keep { None } else { Some(SizeTurn::of(inode).await) };
         let _shut = inode.front.shut(range);
         inode.front.drop_kernel_pages().await;
+        // Not before that: where its caller was killed a cut may be under way, which waits for its turn while no page is written back.
+        let _turn = if keep { None } else { Some(SizeTurn::of(inode).await) };
         for part in s.layout.geometry().objects(range)? {
             let object = &s.objects[usize::from(part.stripe.0)];
             let before = object.mtime.get();
