@@ -208,6 +208,9 @@ fn a_metadata_target_that_names_have_filled_lets_them_be_removed_and_takes_new_o
         return;
     }
     let small = Small::tmpfs("40m");
+    // Room for what `up` writes besides, when the database has taken all.
+    let ballast = small.path("fs/ballast");
+    fs::write(&ballast, vec![0; 2 << 20]).unwrap();
     small.up(&["--osts", "1", "--set", "store.kind=null"]);
     let here = small.path("m");
     let left = watched(&small.path("m"), move || {
@@ -229,6 +232,7 @@ fn a_metadata_target_that_names_have_filled_lets_them_be_removed_and_takes_new_o
         made.len()
     });
     small.umount();
+    fs::remove_file(&ballast).unwrap();
     small.up(&["--set", "store.kind=null"]);
     assert_eq!(names(&small.path("m/d")).len(), left);
     small.umount();
