@@ -592,6 +592,61 @@ fn a_connection_keeps_its_place_while_a_write_goes_on_and_reads_end_with_their_p
     roles::abort(&c.at);
 }
 
+/// Ends the program's half of a connection, and waits until the daemon has hung up.
+fn half_closed(stream: &UnixStream) -> R {
+    said(stream.shutdown(std::net::Shutdown::Write))?;
+    let mut of = libc::pollfd { fd: stream.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+    // SAFETY: one entry that outlives the call.
+    eq("hung up", unsafe { libc::poll(&raw mut of, 1, LIMIT.as_millis() as i32) }, 1)
+}
+
+#[test]
+fn connections_that_ended_leave_nothing_with_who_keeps_descriptors_of_them() {
+    if !can_mount() {
+        return;
+    }
+    let (_up, at, _world) = up(transports()[0], 1);
+    within(&at, "ended connections", || {
+        let path = at[0].join("f");
+        sys::put(&path, b"x")?;
+        let fd = sys::open(&path, libc::O_RDONLY, 0)?;
+        let offer = said(Offer::of(fd.as_fd()))?;
+        let (stream, area, _bell) = raw(&offer)?;
+        area.put(DATA, b"kept");
+        half_closed(&stream)?;
+        let mut bytes = *b"kept";
+        let end = Instant::now() + LIMIT;
+        while bytes != [0; 4] {
+            area.get(DATA, &mut bytes);
+            if Instant::now() > end {
+                return Err("the memory is not taken back".into());
+            }
+        }
+        // Greetings that nobody takes have descriptors in flight.
+        let mut held = Vec::new();
+        let refused = loop {
+            let next = said(UnixStream::connect(&offer.socket))?;
+            half_closed(&next)?;
+            let mut byte = [0];
+            // SAFETY: room for a byte, which stays where it is.
+            let came = unsafe { libc::recv(next.as_raw_fd(), byte.as_mut_ptr().cast(), 1, libc::MSG_PEEK) };
+            if came == 0 || held.len() > 1000 {
+                break came == 0;
+            }
+            held.push(next);
+        };
+        eq("turned away", refused, true)?;
+        held.clear();
+        let end = Instant::now() + LIMIT;
+        while native(&path, libc::O_RDONLY).is_err() {
+            if Instant::now() > end {
+                return Err("places do not become free".into());
+            }
+        }
+        Ok(())
+    });
+}
+
 #[test]
 fn a_user_has_so_many_connections_and_others_theirs() {
     if !can_mount() {

@@ -140,10 +140,15 @@ fn programs_do_to_descriptors_what_they_like() {
     let (_up, at, world) = up(1);
     let (source, program) =
         (Path::new(env!("CARGO_MANIFEST_DIR")).join("../preload/tests/hazards.c"), world.path("hazards"));
-    let compiled =
-        Command::new("cc").args(["-Wall", "-Wextra", "-Werror", "-pthread", "-o", &program]).arg(source).output();
-    let compiled = compiled.expect("cc runs");
-    assert!(compiled.status.success(), "{}", text(&compiled));
+    let library = world.path("libjumps.so");
+    let build = |words: &[&str]| {
+        let compiled = Command::new("cc").args(["-Wall", "-Wextra", "-Werror", "-pthread"]).args(words).output();
+        let compiled = compiled.expect("cc runs");
+        assert!(compiled.status.success(), "{}", text(&compiled));
+    };
+    let source = source.to_str().expect("a plain path");
+    build(&["-shared", "-fPIC", "-DLIBRARY", "-o", &library, source]);
+    build(&["-o", &program, source, "-Wl,--no-as-needed", &library]);
     let records: Vec<u8> = (0..RECORDS).flat_map(u64::to_ne_bytes).collect();
     let steps = [
         "plain",
@@ -157,6 +162,9 @@ fn programs_do_to_descriptors_what_they_like() {
         "signalled",
         "closed_amid",
         "sought",
+        "jumped",
+        "returned",
+        "taken",
         "replaced",
         "sent",
         "mixed",

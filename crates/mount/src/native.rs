@@ -44,6 +44,8 @@ pub(crate) struct Native {
     /// Open files of which the kernel keeps pages that are read.
     paged: RefCell<HashSet<u64>>,
     users: RefCell<HashMap<u32, usize>>,
+    /// Ended connections whose programs have not taken what they were sent, descriptors among it: these count for the daemon's user.
+    unread: RefCell<Vec<(UnixStream, Place)>>,
     over: Cell<bool>,
     ends: Event,
 }
@@ -55,6 +57,7 @@ impl Drop for ServedNatively {
     fn drop(&mut self) {
         self.0.over.set(true);
         self.0.ends.notify();
+        self.0.unread.take();
         if let Err(e) = std::fs::remove_file(&self.0.socket) {
             tracing::debug!("{}: {e}", self.0.socket.display());
         }
@@ -114,6 +117,7 @@ impl StriaFs {
             tokens: RefCell::default(),
             paged: RefCell::default(),
             users: RefCell::default(),
+            unread: RefCell::default(),
             over: Cell::new(false),
             ends: Event::new(),
         });
@@ -198,7 +202,18 @@ impl Native {
         }
     }
 
+    /// A connection has ended. Its place is free when its program has read what it was sent, or is gone.
+    pub(crate) fn leave(&self, stream: &UnixStream, place: Place) {
+        if !self.over.get()
+            && pass::is_unread(stream)
+            && let Ok(stream) = stream.try_clone()
+        {
+            self.unread.borrow_mut().push((stream, place));
+        }
+    }
+
     fn admit(self: &Rc<Self>, uid: u32) -> Option<Place> {
+        self.unread.borrow_mut().retain(|(stream, _)| pass::is_unread(stream));
         let privileged = |u: u32| u == 0 || u == self.uid;
         let mut users = self.users.borrow_mut();
         let of_others: usize = users.iter().filter(|(u, _)| !privileged(**u)).map(|(_, n)| n).sum();

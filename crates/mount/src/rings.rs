@@ -53,8 +53,38 @@ pub(crate) struct Rings {
     /// The program is gone, or hung up on.
     over: Cell<bool>,
     ends: Event,
+    /// Requests that change something, under way.
+    changing: Cell<u32>,
+    changed: Event,
     /// Taken until the last request has ended: until then there are the memory and the descriptors.
-    _place: Place,
+    place: Cell<Option<Place>>,
+}
+
+impl Drop for Rings {
+    /// Nothing is under way any more: the memory is the daemon's again, whatever the program keeps of it.
+    fn drop(&mut self) {
+        self.end.borrow().end();
+        if let Some(place) = self.place.take() {
+            self.native.leave(&self.stream, place);
+        }
+    }
+}
+
+/// A request that changes something, and has ended when this is dropped.
+struct Change(Rc<Rings>);
+
+impl Change {
+    fn begun(of: &Rc<Rings>) -> Change {
+        of.changing.set(of.changing.get() + 1);
+        Change(of.clone())
+    }
+}
+
+impl Drop for Change {
+    fn drop(&mut self) {
+        self.0.changing.set(self.0.changing.get() - 1);
+        self.0.changed.notify();
+    }
 }
 
 /// A number of the connection: its place in the table, and above that how often the place was given out. So a number that the
@@ -173,16 +203,25 @@ impl Rings {
             flying: Cell::new(0),
             over: Cell::new(false),
             ends: Event::new(),
-            _place: place,
+            changing: Cell::new(0),
+            changed: Event::new(),
+            place: Cell::new(Some(place)),
         })
     }
 
-    /// Serves until the program is gone or breaks the rules, or the mount ends.
+    /// Serves until the program is gone or breaks the rules, or the mount ends. It hangs up when nothing is changed any more: a program that
+    /// gives the connection up waits for that before it does the same by another way.
     pub(crate) async fn serve(self: &Rc<Self>) {
         self.go_on().await;
-        pass::part(&self.stream);
         self.over.set(true);
         self.ends.notify();
+        while self.changing.get() > 0 {
+            let changed = self.changed.wait();
+            if self.changing.get() > 0 {
+                changed.await;
+            }
+        }
+        pass::part(&self.stream);
     }
 
     async fn go_on(self: &Rc<Self>) {
@@ -265,8 +304,9 @@ impl Rings {
             return self.complete(user, result);
         }
         let me = self.clone();
+        let change = work.changes.then(|| Change::begun(self));
         self.native.client().rt().spawn(async move {
-            let result = if work.changes { Ok(work.does.await) } else { race(work.does, me.ended()).await };
+            let result = if change.is_some() { Ok(work.does.await) } else { race(work.does, me.ended()).await };
             if let Ok(result) = result {
                 me.complete(user, result);
             }

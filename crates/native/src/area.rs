@@ -135,6 +135,22 @@ impl Area {
     }
 }
 
+impl Area {
+    /// Gives its pages back, whoever has them mapped; they are zeros from then on.
+    pub fn give_back(&self) {
+        // SAFETY: what is mapped, to be read as zeros: no reference to bytes of it exists, and words are atomics. Where the kernel
+        // refuses, the pages stay until nobody has them mapped.
+        unsafe { libc::madvise(self.at.as_ptr().cast(), self.bytes, libc::MADV_REMOVE) };
+    }
+    /// In a forked child, which does not have it: puts zeros of the child's own in its place, for a call that was in the middle of it.
+    pub fn stand_in(&self) {
+        let prot = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED_NOREPLACE;
+        // SAFETY: a mapping where this process has none: one that has come there since is left alone.
+        unsafe { libc::mmap(self.at.as_ptr().cast(), self.bytes, prot, flags, -1, 0) };
+    }
+}
+
 impl Drop for Area {
     fn drop(&mut self) {
         // In a forked child the range is another's by now.

@@ -55,6 +55,32 @@ impl Bells {
         let [daemons, stream] = [daemons, stream].map(ManuallyDrop::new);
         Ok(Bells { daemons, stream, known })
     }
+    /// Nothing more is asked: the daemon ends what is under way, and then hangs up.
+    pub(crate) fn hang_up(&self) {
+        if self.are_intact(1..2) {
+            // SAFETY: plain system call on the socket of this connection.
+            unsafe { libc::syscall(libc::SYS_shutdown, self.stream.as_raw_fd(), libc::SHUT_WR) };
+        }
+    }
+    /// Waits until the daemon has hung up, or cannot be heard any more.
+    pub(crate) fn wait_for_end(&self) {
+        let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL;
+        let mut stream = libc::pollfd { fd: self.stream.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
+        let none = std::ptr::null::<u8>();
+        while stream.revents & gone == 0 && self.are_intact(1..2) {
+            // SAFETY: an entry that outlives the call, no limit and no mask; a signal ends it early.
+            unsafe { libc::syscall(libc::SYS_ppoll, &raw mut stream, 1, none, none, 0) };
+        }
+    }
+    /// Closes them, as far as they are what they were. Who waits for them hears nothing any more.
+    pub(crate) fn close(&self) {
+        for (i, fd) in self.numbers().into_iter().enumerate() {
+            if self.are_intact(i..i + 1) {
+                // SAFETY: this connection's descriptor.
+                unsafe { libc::syscall(libc::SYS_close, fd) };
+            }
+        }
+    }
     /// Their numbers.
     pub(crate) fn numbers(&self) -> [RawFd; 2] {
         [self.daemons.as_raw_fd(), self.stream.as_raw_fd()]
@@ -89,6 +115,13 @@ impl Bells {
         // What it said before it ended is heard before its end is.
         n > 0 && !(stream.revents & libc::POLLIN != 0 && self.are_intact(1..2) && pass::hear(self.stream.as_fd()))
     }
+}
+
+/// What a descriptor leads to, folded into a number: equal where it leads to the same. `None`: to nothing.
+#[must_use]
+pub fn mark(fd: RawFd) -> Option<u64> {
+    let (major, minor, inode) = identity(fd).ok()?;
+    Some(inode ^ u64::from(major) << 52 ^ u64::from(minor) << 40)
 }
 
 impl Drop for Bells {

@@ -100,6 +100,8 @@ pub struct Ticket {
     slot: usize,
     data: usize,
     len: usize,
+    /// It changes something.
+    changes: bool,
 }
 
 fn errno(code: i32) -> io::Error {
@@ -277,7 +279,32 @@ impl Connection {
     /// jumped away in the middle of something.
     pub fn abandon(&self) {
         self.dead.store(true, Relaxed);
+        // The socket of a process that this was forked from is that one's.
+        if self.is_ours() {
+            self.bells.hang_up();
+        }
         self.changed.happen();
+    }
+
+    /// Abandons it, and waits until what it was asked to change is changed, or never will be: before somebody else does so again.
+    /// For handlers of signals, too: it locks nothing.
+    pub fn finish(&self) {
+        self.abandon();
+        if self.is_ours() {
+            self.bells.wait_for_end();
+        }
+    }
+
+    /// Closes the descriptors of one that is not used any more.
+    pub fn close(&self) {
+        self.bells.close();
+    }
+
+    /// In a child that was forked in the middle of a call: the call finds that there is no daemon, and nothing locked.
+    pub fn stand_in(&self) {
+        self.dead.store(true, Relaxed);
+        self.state.reset();
+        self.area.stand_in();
     }
 
     /// The numbers of its descriptors in the program's table.
@@ -346,14 +373,15 @@ impl Connection {
             self.gather(at, data, skip, len);
             state = self.state();
         }
+        let changes = s.op == ring::op::WRITE;
         let s = Submission { data: at as u64, len: len as u64, user: slot as u64, ..s };
         let wakes = state.end.submit(&s);
         drop(state);
+        let ticket = Ticket { of: self.clone(), slot, data: at, len, changes };
         if wakes && !self.bells.ring() {
-            self.abandon();
-            return Err(errno(libc::ENOTCONN));
+            return Err(ticket.lost());
         }
-        Ok(Ticket { of: self.clone(), slot, data: at, len })
+        Ok(ticket)
     }
 
     /// Says something without bytes for which nobody waits. Nothing is said where there is no room, or when another call is at the
@@ -471,6 +499,15 @@ impl Connection {
 }
 
 impl Ticket {
+    /// It can have no answer any more. What it was to change is changed by now, or never will be.
+    fn lost(&self) -> io::Error {
+        self.of.abandon();
+        if self.changes {
+            self.of.finish();
+        }
+        errno(libc::ENOTCONN)
+    }
+
     pub(crate) fn connection(&self) -> &Arc<Connection> {
         &self.of
     }
@@ -502,7 +539,7 @@ impl Ticket {
     /// Waits for the answer; bytes that were read go to `into`.
     ///
     /// # Errors
-    /// The daemon's, by errno; ENOTCONN: it is gone, and whether the request was carried out is not known.
+    /// The daemon's, by errno; ENOTCONN: it is gone, and whether the request was carried out is not known. It is not carried out later.
     pub fn wait(self, into: &mut [u8]) -> io::Result<usize> {
         self.wait_with(|n, lent| {
             let came = n.min(into.len());
@@ -519,9 +556,11 @@ impl Ticket {
         if !self.of.is_ours() {
             return Err(errno(libc::ENOTCONN));
         }
-        let result = self.of.answer(self.slot)?;
+        let Ok(result) = self.of.answer(self.slot) else { return Err(self.lost()) };
         let n = usize::try_from(result).map_err(|_| errno(i32::try_from(-result).unwrap_or(libc::EIO)))?;
-        Ok(look(n, Lent { area: &self.of.area, at: ring::DATA + self.data, len: n.min(self.len) }))
+        let looked = look(n, Lent { area: &self.of.area, at: ring::DATA + self.data, len: n.min(self.len) });
+        // Where the program has closed the connection beside this, the daemon may have taken the memory back.
+        if ring::lives(&self.of.area) { Ok(looked) } else { Err(self.lost()) }
     }
 }
 

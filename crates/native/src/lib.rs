@@ -18,7 +18,7 @@
 //! [`file`] open files of a program · [`queue`] requests together.
 #![warn(missing_docs)]
 pub mod area;
-mod bells;
+pub mod bells;
 pub mod bound;
 pub mod connection;
 pub mod file;

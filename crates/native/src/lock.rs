@@ -2,18 +2,35 @@
 //! has locked can be let go from outside, which the standard library's cannot.
 use std::cell::{Cell, UnsafeCell};
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release, Ordering::SeqCst, compiler_fence,
+};
 use std::time::Duration;
 
 const FREE: u32 = 0;
-const TAKEN: u32 = 1;
-/// Taken, and somebody may wait.
-const AWAITED: u32 = 2;
-/// Locks that a thread has at a time.
+/// Of a word that is not free: somebody may wait. The rest of it is the number of the thread that has the lock.
+const AWAITED: u32 = 1 << 31;
+/// Locks that a thread has, or wants, at a time.
 const HELD_MAX: usize = 4;
 
+/// Numbers of threads that were given.
+static THREADS: AtomicU32 = AtomicU32::new(0);
+
 thread_local! {
+    /// The calling thread's number; 0: it has none yet.
+    static ME: Cell<u32> = const { Cell::new(0) };
+    /// Words of the locks that the thread has, is about to have, or is letting go.
     static HELD: [Cell<*const AtomicU32>; HELD_MAX] = const { [const { Cell::new(std::ptr::null()) }; HELD_MAX] };
+}
+
+/// The number of the calling thread, which no other of the process has.
+fn me() -> u32 {
+    ME.with(|me| {
+        while me.get() & !AWAITED == 0 {
+            me.set(THREADS.fetch_add(1, Relaxed).wrapping_add(1) & !AWAITED);
+        }
+        me.get()
+    })
 }
 
 fn wait(word: &AtomicU32, is: u32, at_most: Option<Duration>) {
@@ -39,33 +56,34 @@ pub struct Lock<T> {
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 /// It is had.
-pub struct Locked<'a, T>(&'a Lock<T>);
+pub struct Locked<'a, T> {
+    lock: &'a Lock<T>,
+    _claim: Claim,
+}
 
 impl<T> Lock<T> {
     /// Nobody's.
     pub const fn new(value: T) -> Lock<T> {
         Lock { word: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
     }
-    fn had(&self) -> Locked<'_, T> {
-        HELD.with(|held| {
-            if let Some(free) = held.iter().find(|h| h.get().is_null()) {
-                free.set(&raw const self.word);
-            }
-        });
-        Locked(self)
-    }
     /// Has it, if it is free.
     pub fn try_lock(&self) -> Option<Locked<'_, T>> {
-        self.word.compare_exchange(FREE, TAKEN, Acquire, Relaxed).is_ok().then(|| self.had())
+        let claim = Claim::on(&self.word);
+        self.word.compare_exchange(FREE, me(), Acquire, Relaxed).ok()?;
+        Some(claim.had(self))
     }
     /// Waits for it.
     pub fn lock(&self) -> Locked<'_, T> {
-        if self.word.compare_exchange(FREE, TAKEN, Acquire, Relaxed).is_err() {
-            while self.word.swap(AWAITED, Acquire) != FREE {
-                wait(&self.word, AWAITED, None);
+        let claim = Claim::on(&self.word);
+        let mut mine = me();
+        while let Err(is) = self.word.compare_exchange(FREE, mine, Acquire, Relaxed) {
+            if is & AWAITED != 0 || self.word.compare_exchange(is, is | AWAITED, Relaxed, Relaxed).is_ok() {
+                wait(&self.word, is | AWAITED, None);
             }
+            // Others may have begun to wait.
+            mine = me() | AWAITED;
         }
-        self.had()
+        claim.had(self)
     }
     /// Nobody has it: for a forked child, whose parent's threads are not there.
     pub fn reset(&self) {
@@ -73,18 +91,48 @@ impl<T> Lock<T> {
     }
 }
 
-fn let_go(word: *const AtomicU32) {
-    // SAFETY: the word of a lock that this thread has, and that therefore lives.
-    if unsafe { (*word).swap(FREE, Release) } == AWAITED {
-        wake(word, 1);
+/// The calling thread is about to have a lock, has it, or is letting it go: a mark that is there before the lock is taken, and goes after
+/// who waits was woken. A thread that jumps away in between leaves nothing locked, and takes no wake-up with it.
+struct Claim(*const AtomicU32);
+
+impl Claim {
+    fn on(word: &AtomicU32) -> Claim {
+        HELD.with(|held| {
+            if let Some(free) = held.iter().find(|h| h.get().is_null()) {
+                free.set(word);
+            }
+        });
+        // A handler of a signal finds the mark wherever it finds the word changed.
+        compiler_fence(SeqCst);
+        Claim(word)
+    }
+    fn had<T>(self, lock: &Lock<T>) -> Locked<'_, T> {
+        Locked { lock, _claim: self }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        compiler_fence(SeqCst);
+        HELD.with(|held| {
+            if let Some(mine) = held.iter().find(|h| h.get() == self.0) {
+                mine.set(std::ptr::null());
+            }
+        });
     }
 }
 
 /// The calling thread jumped away from what it did: what it has locked is free, whatever state it is in.
 pub fn let_go_all() {
+    let me = me();
     HELD.with(|held| {
         for word in held.iter().map(|h| h.replace(std::ptr::null())).filter(|w| !w.is_null()) {
-            let_go(word);
+            // SAFETY: the word of a lock that a frame of this thread borrows, and that therefore lives.
+            let is = unsafe { &*word };
+            let mine = |is: u32| (is & !AWAITED == me).then_some(FREE);
+            let _ = is.fetch_update(Release, Relaxed, mine);
+            // Also where it was free already: the thread may have been woken, or have been about to wake others.
+            wake(word, 1);
         }
     });
 }
@@ -93,26 +141,22 @@ impl<T> Deref for Locked<'_, T> {
     type Target = T;
     fn deref(&self) -> &T {
         // SAFETY: this thread has the lock.
-        unsafe { &*self.0.value.get() }
+        unsafe { &*self.lock.value.get() }
     }
 }
 
 impl<T> DerefMut for Locked<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: this thread has the lock.
-        unsafe { &mut *self.0.value.get() }
+        unsafe { &mut *self.lock.value.get() }
     }
 }
 
 impl<T> Drop for Locked<'_, T> {
     fn drop(&mut self) {
-        let word = &raw const self.0.word;
-        HELD.with(|held| {
-            if let Some(mine) = held.iter().find(|h| h.get() == word) {
-                mine.set(std::ptr::null());
-            }
-        });
-        let_go(word);
+        if self.lock.word.swap(FREE, Release) & AWAITED != 0 {
+            wake(&raw const self.lock.word, 1);
+        }
     }
 }
 
@@ -137,7 +181,7 @@ impl Event {
     }
     /// Lets go of a lock until it happens, or that much time has passed. Whether it did not happen.
     pub fn wait<'a, T>(&self, locked: Locked<'a, T>, at_most: Duration) -> (Locked<'a, T>, bool) {
-        let (lock, before) = (locked.0, self.times.load(SeqCst));
+        let (lock, before) = (locked.lock, self.times.load(SeqCst));
         // A thread that jumps away while it waits stays counted: what happens then wakes for nothing.
         self.waiters.fetch_add(1, SeqCst);
         drop(locked);
@@ -183,6 +227,36 @@ mod tests {
         assert!(one.try_lock().is_some() && two.try_lock().is_some());
         let_go_all();
         assert!(one.try_lock().is_some(), "nothing is let go twice");
+    }
+
+    #[test]
+    fn who_jumps_away_while_a_lock_is_taken_or_let_go_leaves_it_to_others() {
+        let lock = Lock::new(1);
+        // Taken, and nothing done since: the mark is there before.
+        std::mem::forget(Claim::on(&lock.word));
+        lock.word.store(me(), Relaxed);
+        let_go_all();
+        assert!(lock.try_lock().is_some());
+        // Wanted by this thread, and another's: it stays that one's.
+        std::mem::forget(Claim::on(&lock.word));
+        let others = std::thread::scope(|scope| scope.spawn(me).join().unwrap());
+        lock.word.store(others, Relaxed);
+        let_go_all();
+        assert!(lock.try_lock().is_none() && lock.word.load(Relaxed) == others);
+        // Free, and who waits not woken yet, or this thread was woken in the other's place.
+        std::thread::scope(|scope| {
+            lock.word.store(others | AWAITED, Relaxed);
+            let waits = scope.spawn(|| *lock.lock());
+            std::mem::forget(Claim::on(&lock.word));
+            lock.word.store(FREE, Relaxed);
+            while !waits.is_finished() {
+                let_go_all();
+                std::mem::forget(Claim::on(&lock.word));
+                std::thread::yield_now();
+            }
+            assert_eq!(waits.join().unwrap(), 1);
+        });
+        let_go_all();
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::ring::{Submission, op};
 
 /// The version of the offer, the rings and what stands in them.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// The ioctl's number: `_IOR('S', 0xAE, struct { u32 version; u32 uid; u64 file; u64 token[2]; u64 flags; char path[104]; })`.
 pub const OFFER: u32 = 2 << 30 | (Offer::BYTES as u32) << 16 | (b'S' as u32) << 8 | 0xAE;
 /// Room for the socket's path; a path that fills it is none of a Unix socket.

@@ -79,6 +79,15 @@ pub fn hush(fd: BorrowedFd<'_>) -> io::Result<()> {
     failed.filter(|e| e.kind() != io::ErrorKind::WouldBlock).map_or(Ok(()), Err)
 }
 
+/// Whether something that was sent over a socket still waits for its other end.
+#[must_use]
+pub fn is_unread(stream: &UnixStream) -> bool {
+    let mut waiting: libc::c_int = 0;
+    // SAFETY: room for the answer, which outlives the call.
+    let asked = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut waiting) };
+    asked == 0 && waiting > 0
+}
+
 /// Wakes a program, which waits for its socket; never waits. A socket that is full rings already, and one whose other end is gone
 /// says so where its end is waited for.
 pub fn knock(stream: BorrowedFd<'_>) {
@@ -347,6 +356,24 @@ mod tests {
             let _ = may_part();
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn what_was_sent_is_unread_until_it_is_taken_or_nobody_can_take_it() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let bell = eventfd().unwrap();
+        assert!(!is_unread(&ours));
+        greet(&ours, [bell.as_fd(), bell.as_fd()]).unwrap();
+        part(&ours);
+        assert!(is_unread(&ours));
+        be_greeted(&theirs).unwrap();
+        assert!(!is_unread(&ours));
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        greet(&ours, [bell.as_fd(), bell.as_fd()]).unwrap();
+        theirs.shutdown(Shutdown::Write).unwrap();
+        assert!(is_unread(&ours));
+        drop(theirs);
+        assert!(!is_unread(&ours));
     }
 
     #[test]

@@ -8,6 +8,9 @@
 //! Who finds nothing to do looks a moment longer, then says in its word of sleep that it sleeps, looks once more, and waits for
 //! the other side: the daemon for its eventfd, the program for the socket. Who adds something looks at the other's word, and wakes it
 //! when that says so.
+//!
+//! When nothing is under way any more for a program that has hung up, the daemon takes the memory back, whoever still has it mapped:
+//! its word that the connection lives goes first. What a program copied out counts only where that word is there after it.
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::fence;
@@ -29,6 +32,8 @@ const REAPED: usize = 192;
 const DAEMON_SLEEPS: usize = 256;
 /// The program's.
 const PROGRAM_SLEEPS: usize = 320;
+/// The daemon's word that what stands here is its own; 0 when it has taken the memory back.
+const LIVES: usize = 384;
 const SUBMISSIONS: usize = 4096;
 const SUBMISSION_BYTES: usize = 64;
 const COMPLETIONS: usize = SUBMISSIONS + ENTRIES as usize * SUBMISSION_BYTES;
@@ -121,7 +126,13 @@ impl DaemonEnd {
     /// Over a fresh area.
     #[must_use]
     pub fn new(area: Area) -> DaemonEnd {
+        area.half(LIVES).store(1, Release);
         DaemonEnd { area: Arc::new(area), taken: 0, completed: 0 }
+    }
+    /// Takes the memory back: nothing is under way any more. Who still has it mapped finds zeros, and knows ([`lives`]).
+    pub fn end(&self) {
+        self.area.half(LIVES).store(0, SeqCst);
+        self.area.give_back();
     }
     /// The memory.
     #[must_use]
@@ -186,6 +197,13 @@ impl DaemonEnd {
     pub fn awake(&self) {
         self.area.half(DAEMON_SLEEPS).store(0, Relaxed);
     }
+}
+
+/// Whether what was copied out of the memory until now is what the daemon put there.
+#[must_use]
+pub fn lives(area: &Area) -> bool {
+    fence(SeqCst);
+    area.half(LIVES).load(Acquire) != 0
 }
 
 impl ProgramEnd {
@@ -295,6 +313,18 @@ mod tests {
         let _ = daemon.take();
         assert!(daemon.complete(Completion::default()));
         assert!(!program.sleep() && program.has_answer());
+    }
+
+    #[test]
+    fn memory_that_was_taken_back_is_known_by_who_has_it_mapped() {
+        let (daemon, program) = pair();
+        daemon.area().put(DATA, b"bytes");
+        let mut got = [0; 5];
+        program.area().get(DATA, &mut got);
+        assert!(lives(program.area()) && got == *b"bytes");
+        daemon.end();
+        program.area().get(DATA, &mut got);
+        assert!(!lives(program.area()) && got == [0; 5]);
     }
 
     #[test]

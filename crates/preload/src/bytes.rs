@@ -1,7 +1,8 @@
 //! Bytes between a program's memory and its file, through the rings. `None` from here is the kernel's turn: nothing was done, or
 //! what was done may be done again.
+use std::cell::Cell;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst, compiler_fence};
 
 use libc::{c_int, c_long, iovec, off_t, ssize_t};
 use native::file::{Moved, pieces, read_pieces};
@@ -13,7 +14,7 @@ use crate::count;
 use crate::errno::quietly;
 use crate::own::Inside;
 use crate::sizes;
-use crate::table::{self, Held, Open, Way};
+use crate::table::{self, Kept, Open, Way};
 
 /// Where in the file.
 #[derive(Clone, Copy)]
@@ -28,6 +29,8 @@ pub enum At {
 const MOVES_MAX: u32 = 8;
 /// How often others have the CPU while a call through the rings waits for calls of the kernel's.
 const YIELDS_MAX: u32 = 200;
+/// Of a write that names its place.
+const NO_POSITION: u64 = u64::MAX;
 /// What one read(2) moves at most.
 const BYTES_MAX: usize = 0x7fff_f000;
 
@@ -126,6 +129,67 @@ struct Transfer<'a> {
     wanted: usize,
 }
 
+/// A write through the rings, from before its position moves until all of it is done: where a handler of a signal jumps out of it,
+/// [`write_to_the_end`] does the rest, as a write of the kernel's ends before a handler runs.
+struct Write<'a> {
+    transfer: &'a Transfer<'a>,
+    /// Where in the file; `None`: its position has not moved yet, as far as is known.
+    at: Cell<Option<u64>>,
+    /// Its position before that.
+    from: u64,
+    done: Cell<usize>,
+}
+
+thread_local! {
+    static WRITE: Cell<*const Write<'static>> = const { Cell::new(std::ptr::null()) };
+}
+
+/// The write is known as long as this is there.
+struct Known;
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        compiler_fence(SeqCst);
+        WRITE.with(|w| w.set(std::ptr::null()));
+    }
+}
+
+impl Write<'_> {
+    fn known(&self) -> Known {
+        WRITE.with(|w| w.set(std::ptr::from_ref(self).cast()));
+        compiler_fence(SeqCst);
+        Known
+    }
+    /// Where it goes, if it has begun.
+    fn begun(&self) -> Option<u64> {
+        let moved =
+            || position(self.transfer.fd)?.checked_sub(self.transfer.wanted as u64).filter(|at| *at == self.from);
+        self.at.get().or_else(moved)
+    }
+}
+
+/// The calling thread jumps out of the library. A write that it had begun comes to its end first: the daemon does what it was asked
+/// for, and the kernel the rest.
+pub fn write_to_the_end() {
+    let write = WRITE.with(|w| w.replace(std::ptr::null()));
+    // SAFETY: a frame of this thread, which the handler that jumps stands on.
+    let Some(write) = (unsafe { write.as_ref() }) else { return };
+    quietly(|| {
+        let Some(at) = write.begun() else { return };
+        let (transfer, done) = (write.transfer, write.done.get());
+        transfer.of.1.bound.connection().finish();
+        let end = at + transfer.wanted as u64;
+        let n = transfer.with_rest(
+            &Moved { bytes: done, failed: Some(io::ErrorKind::NotConnected.into()) },
+            at,
+            libc::SYS_pwrite64,
+        );
+        if n < transfer.wanted && write.from != NO_POSITION && position(transfer.fd) == Some(end) {
+            seek(transfer.fd, n as i64 - transfer.wanted as i64, libc::SEEK_CUR);
+        }
+    });
+}
+
 impl Transfer<'_> {
     /// Reads at `at`; `begun`: the first piece of it.
     fn read_at(&self, begun: Ticket, at: u64) -> io::Result<usize> {
@@ -140,17 +204,18 @@ impl Transfer<'_> {
     }
 
     /// Writes at `at`; what finds no room, or fails, the kernel writes there.
-    fn write_or_leave_at(&self, at: u64) -> usize {
-        self.write_at(at)
+    fn write_or_leave_at(&self, at: u64, progress: &Cell<usize>) -> usize {
+        self.write_at(at, progress)
             .unwrap_or_else(|e| self.with_rest(&Moved { bytes: 0, failed: Some(e) }, at, libc::SYS_pwrite64))
     }
 
-    /// Writes at `at`.
-    fn write_at(&self, at: u64) -> io::Result<usize> {
+    /// Writes at `at`, and says how far it has come.
+    fn write_at(&self, at: u64, progress: &Cell<usize>) -> io::Result<usize> {
         let (parts, file) = (self.parts, self.of.1);
         // SAFETY: the same layout, and the memory is the caller's to be read.
         let from = unsafe { std::slice::from_raw_parts(parts.as_ptr().cast::<IoSlice<'_>>(), parts.len()) };
         let moved = pieces(self.wanted, |done, len| {
+            progress.set(done);
             file.bound.write(at + done as u64, (from, done, len), Some(file.flags), Room::Free)?.wait(&mut [])
         });
         Ok(self.with_rest(&moved?, at, libc::SYS_pwrite64))
@@ -248,7 +313,12 @@ pub unsafe fn write(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
         };
         if let At::Offset(at) = at {
             let at = u64::try_from(at).ok().filter(|at| off_t::try_from(at + wanted as u64).is_ok())?;
-            return if is_of(open, file, fd) { transfer.write_at(at).ok().map(written) } else { None };
+            if !is_of(open, file, fd) {
+                return None;
+            }
+            let write = Write { transfer: &transfer, at: Cell::new(Some(at)), from: NO_POSITION, done: Cell::new(0) };
+            let _known = write.known();
+            return transfer.write_at(at, &write.done).ok().map(written);
         }
         if !open.is_alone() {
             return None;
@@ -260,8 +330,12 @@ pub unsafe fn write(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
         }
         // Moved before: who writes meanwhile, as a handler of a signal may, writes behind it. So it is not moved back for want of room:
         // a call that began when the descriptor was another file's may be the kernel's, and among those that write behind it.
+        let write = Write { transfer: &transfer, at: Cell::new(None), from: position(fd)?, done: Cell::new(0) };
+        let _known = write.known();
         let end = seek(fd, wanted as i64, libc::SEEK_CUR)?;
-        let n = written(transfer.write_or_leave_at(end - wanted as u64));
+        write.at.set(Some(end - wanted as u64));
+        let n = written(transfer.write_or_leave_at(end - wanted as u64, &write.done));
+        write.done.set(wanted);
         if n < wanted {
             seek(fd, n as i64 - wanted as i64, libc::SEEK_CUR)?;
         }
@@ -288,23 +362,22 @@ fn alone(open: &Open) -> Option<Locked<'_, ()>> {
 }
 
 /// A call that uses a position is the kernel's: none through the rings is under way when it begins, and none begins before it ends.
-pub fn kernel_begins(fd: c_int) -> Option<&'static Open> {
+pub fn kernel_begins(fd: c_int) -> Option<Kept> {
     if !table::is_known(fd) {
         return None;
     }
     // The call that a handler of a signal interrupted is not waited for.
     let _inside = Inside::enter()?;
-    let open = table::of(fd)?.keep();
-    let _position = open.position.lock();
-    open.kernels.fetch_add(1, SeqCst);
-    Some(open)
+    let kept = table::of(fd)?.keep();
+    let _position = kept.open().position.lock();
+    kept.open().kernels.fetch_add(1, SeqCst);
+    Some(kept)
 }
 
 /// It ended. Where its thread was cancelled in it this is not said, and the position is the kernel's for good.
-pub fn kernel_ended(open: Option<&'static Open>) {
-    if let Some(open) = open {
+pub fn kernel_ended(kept: Option<Kept>) {
+    if let Some(open) = kept.and_then(Kept::again) {
         open.kernels.fetch_sub(1, SeqCst);
-        drop(Held::again(open));
     }
 }
 

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicI32, AtomicPtr, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
+    AtomicI32, AtomicPtr, AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 
 use libc::c_int;
@@ -18,11 +18,17 @@ const NONE: c_int = -1;
 struct Kept {
     connection: AtomicPtr<Connection>,
     numbers: [AtomicI32; 2],
+    /// What the numbers lead to, as long as they are the library's.
+    marks: [AtomicU64; 2],
 }
 
-static KEPT: [Kept; CONNECTIONS_MAX] =
-    [const { Kept { connection: AtomicPtr::new(std::ptr::null_mut()), numbers: [const { AtomicI32::new(NONE) }; 2] } };
-        CONNECTIONS_MAX];
+static KEPT: [Kept; CONNECTIONS_MAX] = [const {
+    Kept {
+        connection: AtomicPtr::new(std::ptr::null_mut()),
+        numbers: [const { AtomicI32::new(NONE) }; 2],
+        marks: [const { AtomicU64::new(0) }; 2],
+    }
+}; CONNECTIONS_MAX];
 /// No own descriptor is below this.
 static LOWEST: AtomicI32 = AtomicI32::new(c_int::MAX);
 
@@ -64,7 +70,7 @@ pub fn keep(connection: &Arc<Connection>) -> bool {
     }
     for kept in &KEPT {
         let old = kept.connection.load(Acquire);
-        // SAFETY: what is kept has a count of its own until it is taken out, which nobody else does to one that is usable.
+        // SAFETY: what is kept has a count of its own for good.
         if unsafe { old.as_ref() }.is_some_and(Connection::is_usable) {
             continue;
         }
@@ -74,13 +80,14 @@ pub fn keep(connection: &Arc<Connection>) -> bool {
             drop(unsafe { Arc::from_raw(new.cast_const()) });
             continue;
         }
-        for (number, is) in kept.numbers.iter().zip(connection.descriptors()) {
+        for ((number, mark), is) in kept.numbers.iter().zip(&kept.marks).zip(connection.descriptors()) {
+            mark.store(native::bells::mark(is).unwrap_or(0), Release);
             number.store(is, Release);
             LOWEST.fetch_min(is, AcqRel);
         }
-        if !old.is_null() {
-            // SAFETY: it was kept, and is not any more.
-            drop(unsafe { Arc::from_raw(old.cast_const()) });
+        // SAFETY: it was kept. Its count stays: another thread may be looking at it (`jumped`). The daemon has taken its memory back.
+        if let Some(old) = unsafe { old.as_ref() } {
+            old.close();
         }
         return true;
     }
@@ -100,13 +107,22 @@ pub fn jumped() {
         }
     }
     native::lock::let_go_all();
+    crate::bytes::write_to_the_end();
     INSIDE.with(|i| i.set(false));
 }
 
 /// Whether a descriptor is one of the library's, and the program is the one that names it.
 #[must_use]
 pub fn is_own(fd: c_int) -> bool {
-    fd >= LOWEST.load(Relaxed) && !Inside::is_so() && numbers().any(|n| n == fd)
+    fd >= LOWEST.load(Relaxed) && !Inside::is_so() && marked().any(|n| n == fd)
+}
+
+/// The numbers that still lead to what the library has there: programs close numbers, and get others' files by them, in ways that nobody sees.
+fn marked() -> impl Iterator<Item = c_int> {
+    let all = KEPT.iter().flat_map(|k| k.numbers.iter().zip(&k.marks));
+    all.map(|(n, mark)| (n.load(Acquire), mark.load(Acquire)))
+        .filter(|(n, mark)| *n != NONE && native::bells::mark(*n) == Some(*mark))
+        .map(|(n, _)| n)
 }
 
 /// The library's descriptors.
@@ -123,14 +139,17 @@ pub fn give_up(fd: c_int) {
 
 /// A forked child has none. Its copies of its parent's are closed: its parent's end must be seen by the daemon.
 pub fn begin_anew() {
+    for fd in marked() {
+        // SAFETY: a copy of a descriptor of the library's own.
+        unsafe { libc::syscall(libc::SYS_close, fd) };
+    }
     for kept in &KEPT {
-        kept.connection.store(std::ptr::null_mut(), Release);
+        // SAFETY: as in `keep`.
+        if let Some(parents) = unsafe { kept.connection.swap(std::ptr::null_mut(), AcqRel).as_ref() } {
+            parents.stand_in();
+        }
         for number in &kept.numbers {
-            let fd = number.swap(NONE, AcqRel);
-            if fd != NONE {
-                // SAFETY: a copy of a descriptor of the library's own.
-                unsafe { libc::syscall(libc::SYS_close, fd) };
-            }
+            number.store(NONE, Release);
         }
     }
     LOWEST.store(c_int::MAX, Release);

@@ -156,7 +156,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, kind: *const c_char) -> *
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn sendmsg(fd: c_int, message: *const libc::msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the caller's; the kernel reads as much of it.
-    if unsafe { message.as_ref() }.is_some_and(carries) && !Inside::is_so() {
+    if unsafe { message.as_ref() }.is_some_and(carries) {
         share();
     }
     // SAFETY: the caller's.
@@ -173,7 +173,7 @@ pub unsafe extern "C-unwind" fn sendmmsg(fd: c_int, messages: *mut libc::mmsghdr
     let n_taken = (n as usize).min(libc::UIO_MAXIOV as usize);
     // SAFETY: the caller's; the kernel reads as much of them.
     let all = if messages.is_null() { &[] } else { unsafe { std::slice::from_raw_parts(messages, n_taken) } };
-    if all.iter().any(|m| carries(&m.msg_hdr)) && !Inside::is_so() {
+    if all.iter().any(|m| carries(&m.msg_hdr)) {
         share();
     }
     // SAFETY: the caller's.

@@ -206,15 +206,26 @@ pub fn of(fd: c_int) -> Option<Held> {
 }
 
 impl Held {
-    /// Kept across a call that may not come back.
-    pub fn keep(self) -> &'static Open {
+    /// Kept across a call that may not come back, or come back in a child.
+    pub fn keep(self) -> Kept {
         let open = self.0;
         std::mem::forget(self);
-        open
+        Kept(open, GENERATION.load(Relaxed))
     }
-    /// It came back.
-    pub fn again(open: &'static Open) -> Held {
-        Held(open)
+}
+
+/// An open file that is counted in across a call of the kernel's. Nothing happens when this is dropped.
+pub struct Kept(&'static Open, i32);
+
+impl Kept {
+    /// It.
+    pub fn open(&self) -> &'static Open {
+        self.0
+    }
+    /// The call came back. In a child that a handler made meanwhile there is nothing to count: its table is another one.
+    pub fn again(self) -> Option<Held> {
+        begin();
+        (GENERATION.load(Relaxed) == self.1).then(|| Held(self.0))
     }
 }
 
@@ -316,11 +327,15 @@ fn begin_anew() {
     for slot in &TABLE[..SLOTS_USED.swap(0, Relaxed)] {
         slot.store(std::ptr::null_mut(), Release);
     }
-    for open in &POOL[..OPENS_USED.swap(0, Relaxed)] {
-        // SAFETY: the child has one thread, and what its parent's file leads to is not dropped.
-        unsafe { open.file.get().write(None) };
+    // A handler made the child, and may return into the call that it interrupted: what that has counted itself in to stays as it is.
+    let amid = crate::own::Inside::is_so();
+    for open in &POOL[..OPENS_USED.load(Relaxed)] {
         open.position.reset();
-        open.users.store(0, Release);
+        if !amid {
+            // SAFETY: the child has one thread, which looks at none, and what its parent's file leads to is not dropped.
+            unsafe { open.file.get().write(None) };
+            open.users.store(0, Release);
+        }
     }
     crate::own::begin_anew();
 }

@@ -22,6 +22,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#ifdef LIBRARY
+/* A library that the program is linked to jumps before any library that is preloaded has begun. */
+__attribute__((constructor)) static void begins(void)
+{
+    jmp_buf here;
+    volatile int times = 0;
+    if (setjmp(here) < 3) longjmp(here, ++times);
+}
+#else
 #define RECORDS 4096
 #define CHECK(what) do { if (!(what)) { printf("line %d: not so: %s (%s)\n", __LINE__, #what, strerror(errno)); fflush(stdout); _exit(1); } } while (0)
 
@@ -257,25 +266,32 @@ static void appended(void)
     CHECK(pwritev2(other, &one, 1, 0, RWF_APPEND) == 8 && record(other, RECORDS + 14) == 4321 && record(other, RECORDS + 13) == value);
 }
 
+/* Alarms come one at a time, each when the program has armed it: where a handler takes longer than the pause to the next alarm, the program
+ * would never go on. `came`: handlers that found what they should; `fired`: all that came back. */
 static int interrupted;
-static volatile int came;
+static volatile int came, fired;
+static void alarm_in(long us) { struct itimerval once = {{0, 0}, {0, us}}; CHECK(setitimer(ITIMER_REAL, &once, NULL) == 0); }
 static sigjmp_buf back;
 static void on_alarm(int unused)
 {
     uint64_t n;
     (void)unused;
     if (pread(interrupted, &n, 8, 8 * 33) == 8 && n == 33) came++;
+    fired++;
 }
 static void on_jump(int unused) { (void)unused; came++; siglongjmp(back, 1); }
 
 static void signalled(void)
 {
-    struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
     interrupted = file(O_RDWR);
     uint64_t before = calls(), value;
     signal(SIGALRM, on_alarm);
-    CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
+    int armed = 0;
     for (uint64_t i = 0; came < 300; i++) {
+        if (fired == armed) {
+            CHECK(came == armed);
+            alarm_in(100 + 37 * armed++ % 400);
+        }
         CHECK(record(interrupted, i % RECORDS) == i % RECORDS);
         value = i % RECORDS;
         CHECK(pwrite(interrupted, &value, 8, 8 * value) == 8);
@@ -284,7 +300,6 @@ static void signalled(void)
     rings(before);
     /* A handler that does not come back, while other threads go on. */
     pthread_t other;
-    CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
     sigset_t alarms;
     sigemptyset(&alarms);
     sigaddset(&alarms, SIGALRM);
@@ -295,8 +310,7 @@ static void signalled(void)
     came = 0;
     signal(SIGALRM, on_jump);
     if (sigsetjmp(back, 1) == 0) {
-        struct itimerval once = {{0, 0}, {0, 3000}};
-        CHECK(setitimer(ITIMER_REAL, &once, NULL) == 0);
+        alarm_in(3000);
         for (;;) record(interrupted, 5);
     }
     CHECK(came == 1 && record(interrupted, 6) == 6 && pthread_join(other, NULL) == 0);
@@ -315,7 +329,6 @@ static void on_close(int unused)
 
 static void closed_amid(void)
 {
-    struct itimerval once = {{0, 0}, {0, 300}};
     interrupted = file(O_RDWR);
     came = 0;
     signal(SIGALRM, on_close);
@@ -324,7 +337,7 @@ static void closed_amid(void)
         second = file(O_RDWR);
         CHECK(record(other, 7) == 7 && record(second, 8) == 8);
         victim = other;
-        CHECK(setitimer(ITIMER_REAL, &once, NULL) == 0);
+        alarm_in(300);
         while (came == round) CHECK(record(interrupted, round) == (uint64_t)round);
         CHECK(record(second, 9) == 9 && close(second) == 0);
     }
@@ -351,20 +364,20 @@ static void on_seek(int unused)
 
 static void sought(void)
 {
-    struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
     signal(SIGALRM, on_seek);
     for (way = 0; way < 3; way++) {
         interrupted = file(O_RDWR);
         CHECK(next(interrupted) == 0);
         came = 0;
         /* Not in the middle of anything else: the timer runs while the position is asked for, and at no other time. */
-        for (int rounds = 0; came < 50; rounds++) {
+        int wanted = way == 2 ? 4000 : 50;
+        for (int rounds = 0; came < wanted; rounds++) {
             CHECK(rounds < 100000);
             if (sigsetjmp(back, 1) == 0) {
-                CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
+                alarm_in(20 + 37 * rounds % (way == 2 ? 60 : 480));
                 for (int i = 0; i < 100; i++) CHECK(lseek(interrupted, 0, SEEK_END) == 8 * RECORDS);
             }
-            CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+            alarm_in(0);
             CHECK(lseek(interrupted, 0, SEEK_SET) == 0 && next(interrupted) == 0);
         }
         pid_t child = fork();
@@ -372,6 +385,123 @@ static void sought(void)
         ended_well(child);
         CHECK(close(interrupted) == 0);
     }
+}
+
+/* Handlers that jump out of transfers while another thread reads through the same connection. */
+static volatile int ends;
+static void *reads_anew(void *unused)
+{
+    (void)unused;
+    while (!ends) {
+        int fd = file(O_RDONLY);
+        for (uint64_t i = 0; i < 50; i++) record(fd, 0);
+        CHECK(close(fd) == 0);
+    }
+    return NULL;
+}
+
+#define LARGE (3 << 20)
+static uint64_t large[LARGE / 8];
+
+/* A write that has begun comes to its end before the handler jumps, as the kernel's do: below the position there is no hole. */
+static void jumped(void)
+{
+    pthread_t other;
+    sigset_t alarms;
+    CHECK(truncate(path, 0) == 0);
+    int first = file(O_RDWR);
+    uint64_t one = 1;
+    CHECK(pwrite(first, &one, 8, 0) == 8 && close(first) == 0);
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    CHECK(pthread_sigmask(SIG_BLOCK, &alarms, NULL) == 0 && pthread_create(&other, NULL, reads_anew, NULL) == 0);
+    CHECK(pthread_sigmask(SIG_UNBLOCK, &alarms, NULL) == 0);
+    signal(SIGALRM, on_jump);
+    came = 0;
+    for (int rounds = 0; came < 900; rounds++) {
+        CHECK(rounds < 100000);
+        interrupted = file(O_RDWR);
+        int way = rounds % 3;
+        static volatile uint64_t value;
+        value = (uint64_t)rounds + 1;
+        if (way == 2) for (size_t i = 0; i < LARGE / 8; i++) large[i] = value;
+        if (sigsetjmp(back, 1) == 0) {
+            alarm_in(300 + 37 * rounds % (way == 2 ? 4000 : 400));
+            for (int i = 0; i < 20000; i++) {
+                if (way == 0) record(interrupted, 0);
+                if (way == 1) CHECK(write(interrupted, (void *)&value, 8) == 8);
+                if (way == 2) CHECK(write(interrupted, large, LARGE) == LARGE && lseek(interrupted, 0, SEEK_SET) == 0);
+            }
+        }
+        alarm_in(0);
+        off_t end = at(interrupted);
+        if (way == 1) {
+            CHECK(end % 8 == 0);
+            for (off_t i = end / 8 - 1; i >= 0 && i >= end / 8 - 20; i--) CHECK(record(interrupted, i) == value);
+        }
+        if (way == 2) {
+            CHECK(end == 0 || end == LARGE);
+            if (end == LARGE) {
+                CHECK(pread(interrupted, large, LARGE, 0) == LARGE);
+                for (size_t i = 0; i < LARGE / 8; i++) CHECK(large[i] == value);
+            }
+        }
+        CHECK(close(interrupted) == 0);
+    }
+    ends = 1;
+    CHECK(pthread_join(other, NULL) == 0);
+}
+
+/* Handlers that make a child, which returns into the call that the handler interrupted. */
+static volatile int is_child;
+static void on_fork(int unused)
+{
+    (void)unused;
+    pid_t child = fork();
+    if (child == 0) { is_child = 1; return; }
+    ended_well(child);
+    came++;
+}
+
+static void returned(void)
+{
+    uint64_t value = 7;
+    signal(SIGALRM, on_fork);
+    for (int way = 0; way < 2; way++) {
+        interrupted = file(O_RDWR);
+        came = 0;
+        int armed = 0, calls_of_child = 0;
+        for (uint64_t i = 0; came < 100; i++) {
+            if (came == armed && !is_child) alarm_in(100 + 37 * armed++ % 400);
+            if (way == 0) CHECK(record(interrupted, i % RECORDS) == i % RECORDS);
+            if (way == 1) CHECK(write(interrupted, &value, 8) == 8);
+            if (is_child && ++calls_of_child > 20) _exit(record(interrupted, 5) != (way ? 7 : 5));
+        }
+        alarm_in(0);
+        off_t end = at(interrupted);
+        for (off_t i = 0; way == 1 && i < end / 8; i++) CHECK(record(interrupted, i) == 7);
+        CHECK(close(interrupted) == 0);
+    }
+}
+
+/* A program that closes all numbers behind the library's back, and has files of its own by them then. */
+static void taken(void)
+{
+    int fd = file(O_RDWR), n = 0;
+    static int mine[4096];
+    CHECK(next(fd) == 0);
+    struct rlimit limit;
+    CHECK(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+    CHECK(syscall(SYS_close_range, 3, ~0U, 0) == 0);
+    while (n < 1100 && (mine[n] = open("/dev/null", O_RDONLY)) >= 0) n++;
+    CHECK(n > 900);
+    pid_t child = fork();
+    if (child == 0) {
+        for (int i = 0; i < n; i++) CHECK(fcntl(mine[i], F_GETFD) >= 0);
+        _exit(0);
+    }
+    ended_well(child);
+    for (int i = 0; i < n; i++) CHECK(close(mine[i]) == 0);
 }
 
 /* A number that gets another file while threads write to it, from the first call on: nobody knows yet how the files are served. */
@@ -572,7 +702,7 @@ int main(int count, char **words)
 {
     static const struct { const char *name; void (*step)(void); } steps[] = {
         {"plain", plain}, {"duplicated", duplicated}, {"forked", forked}, {"threads", threads}, {"together", together},
-        {"executed", executed}, {"closed", closed}, {"appended", appended}, {"signalled", signalled}, {"closed_amid", closed_amid}, {"sent", sent}, {"sought", sought},
+        {"executed", executed}, {"closed", closed}, {"appended", appended}, {"signalled", signalled}, {"closed_amid", closed_amid}, {"sent", sent}, {"sought", sought}, {"jumped", jumped}, {"returned", returned}, {"taken", taken},
         {"replaced", replaced},
         {"mixed", mixed}, {"cancelled", cancelled}, {"wide", wide},
     };
@@ -591,3 +721,4 @@ int main(int count, char **words)
     }
     return 2;
 }
+#endif
