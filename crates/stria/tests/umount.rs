@@ -92,6 +92,46 @@ fn is_mounted(at: &Path) -> bool {
 }
 
 #[test]
+fn a_directory_on_a_mount_is_no_mount_point_and_ways_to_one_are() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    place.up("c", &["m1"], &[]);
+    let (at, link) = (place.at("m1"), place.at("link"));
+    fs::create_dir(at.join("sub")).unwrap();
+    fs::write(at.join("file"), b"x").unwrap();
+    for below in ["sub", "file", "sub/.."] {
+        let out = bounded(&["umount", text(&at.join(below))]);
+        let ended = below == "sub/..";
+        assert_eq!(out.status.success(), ended, "{below}: {}", said(&out));
+        assert_eq!((is_mounted(&at), place.runs("c")), (!ended, !ended), "{below}");
+        assert!(ended || said(&out).contains(&format!("'stria umount {}'", at.display())), "{}", said(&out));
+    }
+    place.up("c", &["m1"], &[]);
+    std::os::unix::fs::symlink(&at, &link).unwrap();
+    assert!(bounded(&["umount", text(&link)]).status.success());
+    assert!(!is_mounted(&at));
+}
+
+#[test]
+fn a_daemon_in_the_background_keeps_nothing_that_its_starter_has_open() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let (dir, at, lock) = (place.at("c"), place.at("m1"), place.at("lock"));
+    let script = "exec 9>\"$1\"; flock 9; exec \"$2\" up --background --dir \"$3\" --osts 1 --mount \"$4\"";
+    let program = env!("CARGO_BIN_EXE_stria");
+    let line = ["sh", "-c", script, "sh", text(&lock), program, text(&dir), text(&at)];
+    let out = Command::new("timeout").arg("100").args(line).output().unwrap();
+    assert!(out.status.success(), "{}", said(&out));
+    let free = Command::new("flock").arg("-n").arg(&lock).arg("true").status().unwrap();
+    assert!(free.success(), "the daemon has the script's lock");
+    assert!(bounded(&["umount", text(&at)]).status.success());
+}
+
+#[test]
 fn who_uses_a_mount_is_named() {
     if !can_mount() {
         return;
@@ -398,8 +438,9 @@ fn a_mount_whose_servers_have_died_ends_at_once_where_nothing_is_unwritten() {
         return;
     }
     let (mut c, at) = settled();
-    // Opened and closed since.
+    // Opened and closed since, and what the close changed is committed.
     assert_eq!(fs::read(at.join("f")).unwrap(), vec![1; 1 << 20]);
+    good(&["sync", text(&at)]);
     c.mds.as_mut().unwrap().kill();
     c.oss[0].as_mut().unwrap().kill();
     let out = bounded(&["umount", text(&at)]);

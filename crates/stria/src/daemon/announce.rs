@@ -160,10 +160,11 @@ impl Daemon {
         }
         if session {
             // Until it is ready it goes with its starter, whatever ends that; Ctrl-C comes to the starter alone.
-            // SAFETY: setsid, prctl and pthread_sigmask are async-signal-safe.
+            // SAFETY: setsid, close_range, prctl and pthread_sigmask are async-signal-safe.
             unsafe {
                 command.pre_exec(|| {
                     unblock_signals();
+                    leave_descriptors();
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
                     if libc::setsid() < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) }
                 })
@@ -171,9 +172,10 @@ impl Daemon {
         } else {
             // Ctrl-C is for the starter alone; and nobody stays when it is killed.
             command.process_group(0);
-            // SAFETY: prctl is async-signal-safe.
+            // SAFETY: prctl and close_range are async-signal-safe.
             unsafe {
                 command.pre_exec(|| {
+                    leave_descriptors();
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
                     Ok(())
                 })
@@ -226,6 +228,12 @@ impl Daemon {
             }
         }
     }
+}
+
+/// What its starter was given by others (a script's lock, a file on another mount) does not stay with a daemon that goes on without it.
+fn leave_descriptors() {
+    // SAFETY: plain system call; it closes nothing before the program is replaced. Before Linux 5.11 they stay.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
 }
 
 impl Daemon {

@@ -17,13 +17,13 @@ use crate::out::word;
 /// The verb `umount`: unmounts, and waits until the daemon has written everything and is gone.
 ///
 /// # Errors
-/// The path is not on a mount, or the mount is in use.
+/// The path is no mount point, or the mount is in use.
 pub fn umount(arguments: &cli::Umount) -> Outcome {
     let busy = |e: MountError| {
         let errno = if matches!(e, MountError::StillBusy { .. }) { libc::EBUSY } else { libc::EIO };
         Failure::with_errno(e.to_string(), errno)
     };
-    let (connection, at) = crate::lfs::connection_at(&arguments.mount)?;
+    let (connection, at) = mounted_at(&arguments.mount)?;
     // What its daemon left behind cannot be looked at, but it can be detached.
     if control::daemon_of(connection).is_none() && is_dead(&at) {
         fuse::mount::copies(connection).iter().for_each(tell_of_dead_copy);
@@ -68,6 +68,24 @@ pub fn umount(arguments: &cli::Umount) -> Outcome {
         Some(pid) if alone && !arguments.lazy => leaving.wait(&at, pid),
         _ => Ok(()),
     }
+}
+
+/// The mount whose mount point is named. A directory on one is not it: who unmounts twice what was mounted there means no other mount.
+fn mounted_at(path: &Path) -> Result<(u32, PathBuf), Failure> {
+    let (connection, at) = crate::lfs::connection_at(path)?;
+    if std::path::absolute(path).is_ok_and(|full| full == at) {
+        return Ok((connection, at));
+    }
+    let real = std::fs::canonicalize(path).map_err(|e| Failure::io("looking at", path, &e))?;
+    if fuse::mount::mounts().into_iter().any(|m| m.minor == connection && m.at == real) {
+        return Ok((connection, real));
+    }
+    let why = format!(
+        "{}: no mount point, but a file of the mount at {at}; 'stria umount {at}' ends that",
+        path.display(),
+        at = at.display()
+    );
+    Err(Failure::with_errno(why, libc::EINVAL))
 }
 
 /// Whether nobody serves the mount any more. What the kernel remembers of one says nothing, and one who serves it may wait for servers.
