@@ -473,6 +473,9 @@ impl Inner {
         let wide = chunks.end - chunks.start > CHUNKS_APART_MAX;
         let chunks = if wide { chunks.start..u64::MAX } else { chunks };
         let (from, to) = (chunks.start * CHUNK_BLOCKS, chunks.end.saturating_mul(CHUNK_BLOCKS));
+        if wide {
+            self.state.borrow_mut().load_widens(loading.load, from);
+        }
         let db = self.db.clone();
         let rows = self.look_up(move || db.extents(id, from, to)).await?;
         self.state.borrow_mut().loaded_map(loading.load, id, chunks, rows);

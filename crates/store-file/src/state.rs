@@ -567,6 +567,13 @@ impl State {
         self.load_next
     }
 
+    /// All that there is from block `first` on is read for a load: of that, too, nothing leaves memory until it ends. What others bring
+    /// meanwhile is newer than what was read; and without any of it, what was read would not tell which chunks hold nothing.
+    pub fn load_widens(&mut self, load: u64, first: u64) {
+        let load = self.loads.get_mut(&load).expect("it has not ended");
+        load.ranges.push(BlockRange::new(first, u64::MAX));
+    }
+
     /// That load has ended.
     pub fn load_ends(&mut self, load: u64) {
         self.loads.remove(&load);

@@ -147,6 +147,92 @@ fn an_object_is_loaded_while_others_are_removed_all_the_time() {
     });
 }
 
+/// Far more chunks than a load notes one by one, and not all that an object has.
+const WIDE: BlockRange = BlockRange { first: 0, count: 1600 * CHUNK };
+
+#[test]
+fn what_is_committed_behind_a_range_while_all_behind_its_beginning_is_read_stays() {
+    let world = TestWorld::new(10, 64 << 20);
+    let rt = world.rt();
+    let config = FileStoreConfig { db_cache_bytes: 1 << 16, ..plenty() };
+    let (made, clock, small) = (rt.clone(), rt.clone(), config.clone());
+    let store = world.run(async move {
+        let store = make(&made, 0, 2).await;
+        // Far more rows than the database keeps in memory.
+        for part in 0..40 {
+            let first = |i: u64| part * 500 + 2 * i;
+            let reserves = (0..200).map(|i| BlockRange { first: first(i), count: 1 }).collect();
+            store.update(object(1), Update { reserves, ..Update::default() }).await.unwrap();
+            store.sync().await.unwrap();
+        }
+        store.update(object(1), reserve(2 * CHUNK, CHUNK + 1)).await.unwrap();
+        // What is read has room, but not together with what is written meanwhile.
+        let store = again(&made, store, FileStoreConfig { mapped_blocks_max: 30_000, ..small }).await;
+        store.attr(object(1)).await.unwrap();
+        store
+    });
+    world.host().set_disk_slowness(1000);
+    let (cut, over) = (store.clone(), Rc::new(Cell::new(false)));
+    let ends = over.clone();
+    rt.spawn(async move {
+        cut.update(object(1), Update { drops: vec![WIDE], ..Update::default() }).await.unwrap();
+        ends.set(true);
+    });
+    // Its rows are read, and it will take a while until they are there.
+    world.run(async move { clock.sleep(Duration::from_millis(1)).await });
+    world.host().set_disk_slowness(1);
+    // Each before all others: what leaves memory then does not tell that there is anything behind.
+    let places = [8000, 7000, 6000].map(|chunk| chunk * CHUNK);
+    world.run(async move {
+        for place in places {
+            let reserves = vec![BlockRange { first: place + CHUNK, count: 2 * CHUNK }];
+            store.update(object(1), Update { reserves, ..put(&rt, place, 60, 7) }).await.unwrap();
+            store.sync().await.unwrap();
+        }
+        assert!(!over.get(), "the map is still on its way");
+        let check = async |store: &FileStore| {
+            for place in places {
+                let read = store.read(object(1), BlockRange { first: place, count: 60 }).await.unwrap();
+                assert!(read.bulk.slices().all(|s| s.iter().all(|b| *b == 7)), "what was written at {place} is gone");
+            }
+        };
+        while !over.get() {
+            store.sync().await.unwrap();
+            rt.sleep(Duration::from_millis(100)).await;
+        }
+        check(&store).await;
+        let store = again(&rt, store, FileStoreConfig { objects_max: 8, mapped_blocks_max: 64, ..config }).await;
+        check(&store).await;
+        store.destroy(vec![object(1)], None).await.unwrap();
+        store.close().await.unwrap();
+        let found = store_file::check(&rt, Path::new(DIR), false, 1 << 20).await.unwrap();
+        assert!(found.faults.is_empty(), "{:?}", found.faults);
+    });
+}
+
+#[test]
+fn a_range_of_which_more_is_read_than_memory_holds_is_loaded_once() {
+    let world = TestWorld::new(11, 64 << 20);
+    let rt = world.rt();
+    world.run(async move {
+        let store = make(&rt, 0, 2).await;
+        store.update(object(1), reserve(0, CHUNK + 1)).await.unwrap();
+        for i in 1..100 {
+            store.update(object(1), reserve(i * 50 * CHUNK, 1)).await.unwrap();
+        }
+        let store = again(&rt, store, little()).await;
+        let counted = rt.timeout(Duration::from_millis(200), store.allocated(object(1), WIDE)).await;
+        assert_eq!(counted.expect("it is loaded again and again"), Ok(CHUNK + 1 + 31));
+        let hole = store.update(object(1), Update { drops: vec![WIDE], ..Update::default() });
+        let left = rt.timeout(Duration::from_millis(200), hole).await.expect("it is loaded again and again").unwrap();
+        assert_eq!(left.attr.blocks, 68);
+        store.attr(object(2)).await.unwrap();
+        store.sync().await.unwrap();
+        let held = store.in_memory().blocks;
+        assert!(held <= 64, "{held} blocks stay in memory");
+    });
+}
+
 #[test]
 fn a_cut_piece_by_piece_loads_what_is_cut_and_not_what_lies_before() {
     let world = TestWorld::new(4, 64 << 20);
