@@ -360,9 +360,19 @@ impl<'a> Repair<'a> {
         }
     }
 
+    /// The FID of the file that an object becomes: the object's own id, which no other file gets. One that was adopted before has it for
+    /// life, whatever objects it was migrated to: where it stands in the way, the file gets one of `/lost+found`'s sequence.
+    fn fid_for(&self, object: ObjectId) -> Option<Fid> {
+        let is_given_up = |i: &Inode| !i.has(InodeFlags::HAS_LAYOUT) && self.saved.contains_key(&i.fid);
+        if self.inodes.get(&object.0).is_none_or(is_given_up) {
+            return Some(object.0);
+        }
+        let mut own = (LOST_FOUND.oid + 1..=u32::MAX).map(|oid| Fid::new(LOST_FOUND.seq, oid));
+        own.find(|fid| !self.inodes.contains_key(fid))
+    }
+
     fn adopt(&mut self, stray: &Stray) {
-        // The file has the object's own id: no file gets one of these sequences.
-        let fid = stray.object.0;
+        let Some(fid) = self.fid_for(stray.object) else { return };
         let object = StripeObject { ost: stray.ost, object: stray.object };
         let Ok(layout) = Layout::new(StripeSize::DEFAULT, Pattern::Raid0, None, vec![object]) else { return };
         let file = Inode {
@@ -381,9 +391,8 @@ impl<'a> Repair<'a> {
             tail: encode_layout(&layout, fid, Form::Stored),
             ..Inode::default()
         };
-        self.names.retain(|n| n.fid != fid);
         self.inodes.insert(fid, file);
-        let name = format!("object-{:04x}-{fid}", stray.ost.0);
+        let name = format!("object-{:04x}-{}", stray.ost.0, stray.object);
         self.did(format!("object {} belonged to no file: it is /lost+found/{name} now", stray.object));
         self.saved.insert(fid, name);
         self.keep_allocated(stray.ost, stray.object.0.oid);

@@ -229,10 +229,14 @@ impl Tx<'_> {
     /// A repair between the crash and this replay has made a file of an object that nobody seemed to own (`crate::repair`): its owner
     /// has come, and that file goes without the object. Whose that file was.
     fn take_from_lost_and_found(&mut self, object: &StripeObject) -> Done<Option<u32>> {
-        // Such a file has the id of its object. Any other file is not what a replay may take away.
+        // Such a file has the id of its object. Any other file is not what a replay may take away, nor is one that has got other objects
+        // since.
         let is_object = object.object.0.seq == ObjectId::seq_of(object.ost);
         let found = if is_object { self.find_inode(object.object.0)? } else { None };
         let Some(mut found) = found.filter(|_| !types::planted!("adopted-kept")) else { return Ok(None) };
+        if !found.has(InodeFlags::HAS_LAYOUT) || !self.layout_of(&found)?.objects().contains(object) {
+            return Ok(None);
+        }
         while !found.parent.is_zero() {
             let (mut dir, place) = (self.inode_of_store(found.parent)?, found.place);
             self.remove_entry(dir.fid, place)?;

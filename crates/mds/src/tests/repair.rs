@@ -300,6 +300,59 @@ fn an_ost_whose_allocation_state_is_lost_counts_on_from_the_highest_object_of_a_
     assert!(matches!(&said[..], [one] if one.contains("OST0000") && one.contains("given out")), "{said:?}");
 }
 
+/// A store whose file of FID `object` was made of that object by an earlier repair, and has got the objects of another file since: what the check says
+/// of it.
+fn moved_on(fs: &Fs, object: ObjectId) -> (Rc<MemoryKv>, Report) {
+    let kv = fs.kv.reopen();
+    let a = look(fs, &kv).inodes[&fs.walk("a").unwrap()].clone();
+    let dynkv: Rc<dyn MetaKv> = kv.clone();
+    let objects = Objects { strays: vec![stray(object, 5)], ..Objects::default() };
+    fs.world.run(repair(&dynkv, &look(fs, &kv), &objects, WallTime(9))).unwrap();
+    let mut adopted = look(fs, &kv).inodes[&object.0].clone();
+    kv.tamper(|map| {
+        let mut put = |inode: &Inode| {
+            let key = keys::inode(inode.fid);
+            let mut sealed = Vec::new();
+            seal(&key, &inode.encode(), &mut sealed);
+            map.insert(key.to_vec(), sealed);
+        };
+        let (_, layout) = layout::xattr::decode_layout(&a.tail).unwrap();
+        adopted.tail = layout::xattr::encode_layout(&layout, object.0, layout::xattr::Form::Stored);
+        let mut empty = a.clone();
+        empty.set(InodeFlags::HAS_LAYOUT, false);
+        (empty.size, empty.tail) = (0, Vec::new());
+        put(&adopted);
+        put(&empty);
+    });
+    let report = look(fs, &kv);
+    assert_eq!(report.findings, [], "that is no fault");
+    (kv, report)
+}
+
+#[test]
+fn an_object_whose_id_is_the_fid_of_a_file_with_other_objects_becomes_a_file_beside_it() {
+    let fs = store();
+    let object = ObjectId::new(OstIndex(0), 9000);
+    let (kv, before) = moved_on(&fs, object);
+    let objects: BTreeMap<ObjectId, u64> =
+        before.objects.keys().chain(&before.doomed).chain([&object]).map(|o| (*o, 5)).collect();
+    let said = repaired(&fs, &kv, &objects);
+    assert!(said.iter().any(|s| s.contains(&format!("object {object} belonged to no file"))), "{said:?}");
+    let after = look(&fs, &kv);
+    assert_eq!(
+        after.inodes[&object.0], before.inodes[&object.0],
+        "the file that has the id as its FID stays as it was"
+    );
+    let owner = after.objects[&object];
+    assert!(owner != object.0 && !before.inodes.contains_key(&owner), "{owner} has the object");
+    assert_eq!(after.inodes[&owner].parent, crate::repair::LOST_FOUND);
+    let names = |report: &Report| -> Vec<(Fid, Vec<u8>)> {
+        report.parts.buckets.values().flatten().map(|e| (e.fid, e.name.clone())).collect()
+    };
+    let (was, is) = (names(&before), names(&after));
+    assert!(was.iter().all(|name| is.contains(name)), "every name stays: {was:?} {is:?}");
+}
+
 #[test]
 fn a_lost_horizon_makes_every_size_doubtful() {
     for lost in [keys::HORIZON, keys::COUNTERS] {

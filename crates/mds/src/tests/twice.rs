@@ -115,3 +115,31 @@ fn what_a_repair_between_the_deaths_saved_is_not_destroyed() {
     // Migrations name that of the layout.
     assert_eq!(attr.layout_gen, 0);
 }
+
+#[test]
+fn a_replay_takes_no_file_away_that_a_repair_made_of_its_object_and_that_has_another_one_since() {
+    let (fs, late, kept) = died_twice();
+    let kv = fs.kv.reopen();
+    let engine: Rc<dyn MetaKv> = kv.clone();
+    let report = fs.world.run(crate::check::check(&engine)).unwrap();
+    let StripeObject { ost, object } = late.object;
+    // One that no client knows of: it is put into the place of the other.
+    let other = StripeObject { ost, object: types::ObjectId::new(ost, kept.object.object.0.oid + 1000) };
+    let stray = Stray { ost, object, size: 7, blocks: 8, mtime: WallTime(3), uid: 7, gid: 8 };
+    let objects = Objects { strays: vec![stray], ..Objects::default() };
+    fs.world.run(repair(&engine, &report, &objects, WallTime(9))).unwrap();
+    let mut adopted = fs.world.run(crate::check::check(&engine)).unwrap().inodes[&object.0].clone();
+    let (_, of_it) = layout::xattr::decode_layout(&adopted.tail).unwrap();
+    let moved = layout::Layout::new(of_it.stripe_size(), of_it.pattern(), None, vec![other]).unwrap();
+    adopted.tail = layout::xattr::encode_layout(&moved, object.0, layout::xattr::Form::Stored);
+    let key = crate::keys::inode(object.0);
+    let mut sealed = Vec::new();
+    crate::kv::seal(&key, &adopted.encode(), &mut sealed);
+    kv.tamper(|map| drop(map.insert(key.to_vec(), sealed)));
+    let fs = fs.on(kv);
+    fs.call_as::<_, OpenReply>(Some(late.transno), Rpc::MdtOpen, &late.request).unwrap();
+    ptlrpc::Service::recovered(&*fs.mds);
+    fs.sync();
+    assert!(fs.lookup(Fid::ROOT, "lost").is_ok());
+    fs.getattr(object.0).expect("the file with another object stays");
+}
