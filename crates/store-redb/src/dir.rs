@@ -5,15 +5,18 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use dbcheck::{PageSums, Watched, Whole};
-use mds::kv::{KvError, MetaKv};
+use mds::kv::{Answer, KvError, MetaKv};
 use mds::record::Superblock;
 use mds::{FormatError, MkfsOptions};
-use rt::{DirLock, LockError, OpenMode, Rt};
+use rt::{BlockingFile, DirLock, LockError, OpenMode, Rt};
 
 use crate::RedbKv;
 
 /// The database's name in its directory.
 pub const STORE_FILE: &str = "mdt.redb";
+
+/// Of the database's magic number, with which its file begins.
+const MAGIC_BYTES: usize = 9;
 
 /// The error number of a full medium.
 const ENOSPC: i32 = 28;
@@ -138,6 +141,53 @@ pub fn open(rt: Rt, dir: &Path, cache_bytes: usize) -> Result<Rc<RedbKv>, OpenEr
         return Err(OpenError::Missing(dir.into()));
     }
     open_file(rt, dir, cache_bytes, false, PageSums::default())
+}
+
+/// Whether nothing was ever stored in the database of `dir`: whoever made a store there was interrupted before its only commit.
+///
+/// # Errors
+/// The directory is in use; the database cannot be read, or is damaged.
+pub async fn is_unmade(rt: &Rt, dir: &Path) -> Result<bool, OpenError> {
+    let path = dir.join(STORE_FILE);
+    if !rt.has_file(&path) {
+        return Ok(true);
+    }
+    let locked = lock(rt, dir)?;
+    let file = rt.open_blocking(&path, false);
+    let begun = file.and_then(|file| has_no_page(&*file)).map_err(|e| OpenError::Io(path.clone(), e))?;
+    drop(locked);
+    if begun {
+        return Ok(true);
+    }
+    let (cache, sums) = (crate::CACHE_BYTES_DEFAULT, PageSums::default());
+    compare(rt, &path, crate::CHECK_BYTES_DEFAULT, cache, &sums)?;
+    let kv = open_file(rt.clone(), dir, cache, true, sums)?;
+    let failed = |e| OpenError::Store(path.clone(), e);
+    let first = match kv.snapshot().await.map_err(failed)?.range(&[], &[u8::MAX; 8], 1) {
+        Answer::Now(first) => first,
+        Answer::Later(first) => first.await,
+    };
+    Ok(first.map_err(failed)?.is_empty())
+}
+
+/// Whether a database's file is one whose making did not come to an end: without its magic number, which is written last, and with
+/// nothing behind its head.
+fn has_no_page(file: &dyn BlockingFile) -> io::Result<bool> {
+    const PIECE: u64 = 1 << 16;
+    const HEAD: usize = 4096;
+    let len = file.len()?;
+    for at in (0..len).step_by(PIECE as usize) {
+        let mut piece = vec![0; PIECE.min(len - at) as usize];
+        file.read(at, &mut piece)?;
+        if at == 0 {
+            let behind_magic = MAGIC_BYTES.min(piece.len())..HEAD.min(piece.len());
+            piece[behind_magic].fill(0);
+        }
+        if piece.iter().any(|b| *b != 0) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// An empty database in `dir`, for a backup that is put back: no store until it has a superblock.

@@ -23,7 +23,7 @@ mod image;
 
 pub use dbcheck::CHECK_BYTES_DEFAULT;
 pub use dbcheck::{Mended, Salvaged};
-pub use dir::{OpenError, STORE_FILE, mkfs, open, open_at, open_checked, open_empty};
+pub use dir::{OpenError, STORE_FILE, is_unmade, mkfs, open, open_at, open_checked, open_empty};
 pub use image::{Image, Rebuilt, examine, mend_database, salvage};
 
 const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("mdt");

@@ -338,10 +338,18 @@ struct Disk(PathBuf);
 
 impl Disk {
     fn mount(at: PathBuf) -> Disk {
-        fs::create_dir(&at).unwrap();
-        let made = Command::new("mount").args(["-t", "tmpfs", "-o", "size=512M,mode=755", "none"]).arg(&at).status();
+        Disk::of(at, "512M")
+    }
+    fn of(at: PathBuf, size: &str) -> Disk {
+        fs::create_dir_all(&at).unwrap();
+        let options = format!("size={size},mode=755");
+        let made = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(&at).status();
         assert!(made.unwrap().success());
         Disk(at)
+    }
+    fn resize(&self, size: &str) {
+        let options = format!("remount,size={size}");
+        assert!(Command::new("mount").args(["-o", &options]).arg(&self.0).status().unwrap().success());
     }
 }
 
@@ -408,6 +416,69 @@ fn a_store_that_was_begun_on_a_mounted_disk_is_made_by_the_next_try_and_no_store
     up.start(&[]);
     assert_eq!(fs::read(up.at("one")).unwrap(), b"one");
     up.stop();
+}
+
+/// The directory of a cluster whose making ended for want of space, and a disk of `size` that is mounted for its metadata store then.
+fn half_made(at: &Path, size: &str) -> (Disk, Disk) {
+    let cluster = Disk::of(at.to_path_buf(), "64k");
+    let (code, said) = refused(&["mkfs", "--dir", text(at), "--osts", "1"]);
+    assert!(code != 0 && said.contains("mdt.redb") && said.contains("No space"), "{code} {said}");
+    cluster.resize("512M");
+    let disk = Disk::of(at.join("mdt0"), size);
+    fs::set_permissions(&disk.0, fs::Permissions::from_mode(0o700)).unwrap();
+    (cluster, disk)
+}
+
+#[test]
+fn a_metadata_store_that_was_begun_on_a_mounted_disk_is_made_by_the_next_try_and_nothing_else_is_taken_for_one() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let put = |disk: &Disk, name: &str, bytes: &[u8]| {
+        fs::write(disk.0.join(name), bytes).unwrap();
+        fs::set_permissions(disk.0.join(name), fs::Permissions::from_mode(0o600)).unwrap();
+    };
+    // The disk is full, and has room later.
+    let (_cluster, disk) = half_made(&at("full"), "64k");
+    fs::create_dir(disk.0.join("lost+found")).unwrap();
+    let (code, said) = refused(&["mkfs", "--dir", text(&at("full")), "--osts", "1"]);
+    assert!(code != 0 && said.contains("mdt0/mdt.redb") && said.contains("No space"), "{code} {said}");
+    assert!(disk.0.join("mdt.redb").exists(), "something was begun");
+    disk.resize("512M");
+    fs::set_permissions(&disk.0, fs::Permissions::from_mode(0o700)).unwrap();
+    good(&["mkfs", "--dir", text(&at("full")), "--osts", "1"]);
+    let made = fs::read(disk.0.join("mdt.redb")).unwrap();
+    // It died before it opened the database, and before that was one.
+    let mut head = vec![0; 1 << 20];
+    head[9..64].copy_from_slice(&made[9..64]);
+    for (name, left) in [("empty", Some(&head[..0])), ("head", Some(&head[..])), ("locked", None)] {
+        let (_cluster, disk) = half_made(&at(name), "512M");
+        put(&disk, "lock", b"");
+        left.into_iter().for_each(|bytes| put(&disk, "mdt.redb", bytes));
+        good(&["mkfs", "--dir", text(&at(name)), "--osts", "1"]);
+        good(&["fsck", "--dir", text(&at(name))]);
+    }
+    // Another cluster's store, one without its head, what is no store at all, and what has more beside it.
+    let mut headless = made.clone();
+    headless[..4096].fill(0);
+    for (name, there) in [("other", &made[..]), ("headless", &headless), ("foreign", &b"mine"[..]), ("beside", b"")] {
+        let (_cluster, disk) = half_made(&at(name), "512M");
+        put(&disk, "mdt.redb", there);
+        if name == "beside" {
+            put(&disk, "other", b"mine");
+        }
+        let (code, said) = refused(&["mkfs", "--dir", text(&at(name)), "--osts", "1"]);
+        assert!(code != 0 && said.contains("mdt0"), "{code} {said}");
+        // Whoever looks into a database writes that it was open, or makes an empty file one.
+        let stays = match name {
+            "other" => said.contains("is not empty"),
+            "beside" => fs::read(disk.0.join("other")).unwrap() == b"mine",
+            _ => fs::read(disk.0.join("mdt.redb")).unwrap() == there,
+        };
+        assert!(stays, "{name}: it stays as it was: {said}");
+    }
 }
 
 #[test]

@@ -30,6 +30,8 @@ const BEGUN_WITH: &str = "meta.redb";
 const LAST_FILE: &str = "data";
 /// What a server leaves that tried to open what was begun.
 const OF_A_TRY: &str = "lock";
+/// What the making of a metadata store in a file begins with.
+const OF_A_BEGUN_MDT: [&str; 3] = [store_redb::STORE_FILE, "mdt.redb.whole", OF_A_TRY];
 
 /// The OSTs of a cluster's directory.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -160,6 +162,7 @@ impl ClusterDir {
             return Ok(());
         }
         refuse_store_inside(&self.mdt(), &[store_redb::STORE_FILE])?;
+        clear_begun_mdt(rt, &self.mdt()).await?;
         if !is_empty(&self.mdt()) {
             // Made, but not written down when an earlier try ended.
             let known = mds::replace::stores(&self.open_mdt(rt).await?).await.map_err(|e| self.mdt_failed(&e))?;
@@ -540,18 +543,35 @@ pub(super) fn refuse_store_inside(dir: &Path, files: &[&str]) -> Outcome {
 /// data file, which is written last. A store that ever served has more files than these, and data behind that block: it is none of these
 /// however damaged it is.
 fn is_begun(dir: &Path) -> bool {
-    let Ok(entries) = fs::read_dir(dir) else { return false };
-    let mut began = false;
-    for entry in entries {
-        let Ok(entry) = entry else { return false };
-        let (name, is_file) = (entry.file_name(), entry.file_type().is_ok_and(|t| t.is_file()));
-        let of_a_store = is_file && [BEGUN_WITH, LAST_FILE, OF_A_TRY].iter().any(|n| name == *n);
-        if !(of_a_store || name == OF_AN_EMPTY_DISK) {
-            return false;
-        }
-        began |= name == BEGUN_WITH;
+    let began = dir.join(BEGUN_WITH).exists();
+    began && holds_only(dir, &[BEGUN_WITH, LAST_FILE, OF_A_TRY]) && is_headless(dir)
+}
+
+/// Whether all that a directory holds are files of these names, and what an empty disk has.
+fn holds_only(dir: &Path, names: &[&str]) -> bool {
+    let Ok(mut entries) = fs::read_dir(dir) else { return false };
+    entries.all(|entry| {
+        entry.is_ok_and(|e| {
+            let (name, is_file) = (e.file_name(), e.file_type().is_ok_and(|t| t.is_file()));
+            name == OF_AN_EMPTY_DISK || (is_file && names.iter().any(|n| name == *n))
+        })
+    })
+}
+
+/// Takes away what is left of a metadata store that was made in its place, a mounted disk, by a command that ended before it was one.
+async fn clear_begun_mdt(rt: &Rt, dir: &Path) -> Outcome {
+    if is_empty(dir) || !holds_only(dir, &OF_A_BEGUN_MDT) {
+        return Ok(());
     }
-    began && is_headless(dir)
+    if store_redb::is_unmade(rt, dir).await.map_err(|e| Failure::from(e.to_string()))? {
+        for path in OF_A_BEGUN_MDT.map(|name| dir.join(name)) {
+            match fs::remove_file(&path) {
+                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Failure::io("removing", &path, &e)),
+                _ => {}
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Whether the store in a directory was never opened, and has room for nothing but its head.
