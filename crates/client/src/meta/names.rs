@@ -378,10 +378,14 @@ impl Meta {
         for (parent, name) in [from, to] {
             let child = self.dentries.borrow().get(&(parent, name.to_vec())).copied();
             self.unlearn_name(parent, name);
-            if let Some(inode) = child.and_then(|c| self.known_inode(c)) {
+            if let Some(inode) = child.filter(|c| *c != reply.attr.fid).and_then(|c| self.known_inode(c)) {
                 self.changed_behind(&inode, change, &reply.attr);
             }
             self.take_parent(parent, change, &reply);
+        }
+        // By its number: what it was called may not be known here, as after an earlier rename.
+        if let Some(moved) = self.known_inode(reply.attr.fid) {
+            self.changed_behind(&moved, change, &reply.attr);
         }
         let [first, second] = ends;
         if flags & RENAME_EXCHANGE == 0 {
@@ -399,6 +403,8 @@ impl Meta {
             if let Some(replaced) = second.filter(|i| i.fid != reply.attr.fid) {
                 self.may_be_unnamed(&replaced);
             }
+        } else if second.is_none() {
+            self.one_of_them_changed(|_| true);
         } else if let (Some(first), Some(second)) = (first, second)
             && missed == [from.0, to.0].map(|dir| self.names_missed(dir))
         {
@@ -418,14 +424,17 @@ impl Meta {
         }
     }
 
-    /// A rename of ours replaced a name and we do not know whose: our locks stand in nobody's way, so the server did not
-    /// call them back. It matters where the inode can still be asked for: by another of its names, or where it is open.
+    /// A rename of ours replaced a name and we do not know whose. It matters where the inode can still be asked for: by another of its
+    /// names, or where it is open.
     fn something_lost_a_name(&self) {
-        for inode in self.inodes.borrow().values() {
-            if inode.opens.get() > 0 || inode.has_other_names() {
-                inode.changed_unseen();
-                self.may_be_missed(inode);
-            }
+        self.one_of_them_changed(|inode| inode.opens.get() > 0 || inode.has_other_names());
+    }
+    /// A rename of ours changed an inode of which only this is known here: our locks stand in nobody's way, so the server did not call
+    /// them back.
+    fn one_of_them_changed(&self, may_be: impl Fn(&Inode) -> bool) {
+        for inode in self.inodes.borrow().values().filter(|i| may_be(i)) {
+            inode.changed_unseen();
+            self.may_be_missed(inode);
         }
     }
 

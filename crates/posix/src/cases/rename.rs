@@ -1,7 +1,24 @@
 //! rename(2) and renameat2(2).
+use std::path::Path;
 
 use crate::check::{eq, fails, fails_any, same, supported, yes};
 use crate::sys::*;
+
+fn ctime(path: &Path) -> Result<(i64, i64), String> {
+    let st = stat(path)?;
+    Ok((st.st_ctime, st.st_ctime_nsec))
+}
+
+/// Changes `clock`, a file, until its ctime is later than `than`, as coarse as the times of the file system may be. That ctime.
+fn a_later_ctime(clock: &Path, than: (i64, i64)) -> Result<(i64, i64), String> {
+    loop {
+        chmod(clock, 0o600)?;
+        let now = ctime(clock)?;
+        if now > than {
+            return Ok(now);
+        }
+    }
+}
 
 suite! { "rename";
     moves_a_file(d) {
@@ -178,6 +195,30 @@ suite! { "rename";
         eq("inode", after.st_ino, before.st_ino)?;
         eq("mtime", (after.st_mtime, after.st_mtime_nsec), (1000, 7))?;
         yes("ctime", (after.st_ctime, after.st_ctime_nsec) >= (before.st_ctime, before.st_ctime_nsec))?;
+    }
+    every_one_of_several_renames_changes_ctime(d) {
+        put(&d.join("a"), b"x")?;
+        mkdir(&d.join("p"), 0o755)?;
+        put(&d.join("clock"), b"")?;
+        for (first, second, third) in [("a", "b", "c"), ("p", "q", "r")] {
+            rename(&d.join(first), &d.join(second))?;
+            let since = a_later_ctime(&d.join("clock"), ctime(&d.join(second))?)?;
+            rename(&d.join(second), &d.join(third))?;
+            yes(third, ctime(&d.join(third))? >= since)?;
+        }
+    }
+    an_exchange_of_what_was_renamed_before_changes_both_ctimes(d) {
+        put(&d.join("clock"), b"")?;
+        for name in ["a", "b"] {
+            put(&d.join("x"), b"x")?;
+            rename(&d.join("x"), &d.join(name))?;
+        }
+        let before = ctime(&d.join("a"))?.max(ctime(&d.join("b"))?);
+        let since = a_later_ctime(&d.join("clock"), before)?;
+        supported(rename2(&d.join("a"), &d.join("b"), RENAME_EXCHANGE))?;
+        for name in ["a", "b"] {
+            yes(name, ctime(&d.join(name))? >= since)?;
+        }
     }
     touches_both_directories(d) {
         mkdir(&d.join("p"), 0o755)?;
