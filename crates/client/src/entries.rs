@@ -59,19 +59,24 @@ impl Client {
         Entry { attr, name_cached, attr_cached }
     }
 
-    /// The entry of a name that was looked up. A kernel keeps the directory locked until it has the answer, and who makes a name
-    /// there waits for that lock beyond any signal: so servers that are asked for a size get a moment only. Then the entry has
-    /// what is known here, for nobody to keep, and whoever needs the size asks for it, in a call that can be interrupted.
+    /// The entry of a name that was looked up or made. A kernel keeps the directory locked until it has the answer, and who makes a
+    /// name there waits for that lock beyond any signal: so servers that are asked for a size get a moment only. Then, and where they
+    /// do not tell it, the entry has what is known here, for nobody to keep, and whoever needs the size asks for it, in a call that can be
+    /// interrupted, and that says what is wrong: a name can be removed and moved all the same.
     pub(crate) async fn named_entry(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<Entry, FsError> {
         let attr = inode.attr();
         if attr.mode & 0o170_000 != 0o100_000 || attr.flags & AttrFlags::SIZE_KNOWN != 0 && inode.writers.get() == 0 {
             return self.entry(inode).await;
         }
-        if let Some(entry) = self.sessions.rt().timeout(SIZE_WAIT, self.entry(inode)).await {
-            return entry;
+        match self.sessions.rt().timeout(SIZE_WAIT, self.entry(inode)).await {
+            Some(Ok(entry)) => Ok(entry),
+            _ => Ok(self.entry_as_known(inode)),
         }
+    }
+    /// What is known here of an inode whose size could not be asked for. Its attributes are for nobody to keep.
+    fn entry_as_known(&self, inode: &Inode) -> Entry {
         let attr = self.data.attr_as_known(inode);
-        Ok(Entry { attr, name_cached: self.common.holds(inode.fid, LockBits::LOOKUP), attr_cached: false })
+        Entry { attr, name_cached: self.common.holds(inode.fid, LockBits::LOOKUP), attr_cached: false }
     }
 
     /// Attributes of an inode, with its true size.
@@ -86,6 +91,24 @@ impl Client {
             self.meta.fetch_attr(cred, &inode, file).await?;
         }
         self.entry(&inode).await
+    }
+
+    /// Attributes of an inode behind a change of it: where they cannot be asked for, what is known here. The change was carried out, and
+    /// whoever is told that it was not would do it again.
+    ///
+    /// Cancel: nothing happened.
+    ///
+    /// # Errors
+    /// What the server answers, where nothing is known here.
+    pub async fn changed_attr(
+        self: &Rc<Self>,
+        cred: &Cred,
+        fid: Fid,
+        file: Option<&OpenFile>,
+    ) -> Result<Entry, FsError> {
+        let told = self.getattr(cred, fid, file).await;
+        let inode = self.meta.inode(fid);
+        if told.is_ok() || inode.attr().mode == 0 { told } else { Ok(self.entry_as_known(&inode)) }
     }
 
     /// Makes a directory, symlink or node.

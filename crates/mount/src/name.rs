@@ -147,7 +147,12 @@ impl StriaFs {
                 let missed = if sized { Missed::bytes(fid) } else { Missed::attributes(fid) };
                 let change = |c: Rc<Client>| async move {
                     c.setattr(&cred, &inode, setattr(&arg), file.as_ref()).await?;
-                    c.getattr(&cred, fid, file.as_deref()).await
+                    // A kernel cuts its pages at the size that answers a cut.
+                    if sized {
+                        c.getattr(&cred, fid, file.as_deref()).await
+                    } else {
+                        c.changed_attr(&cred, fid, file.as_deref()).await
+                    }
                 };
                 let begins = if sized { Begins::NowOrNever } else { Begins::InTurn };
                 match self.carry_out_or(&mut caller, begins, missed, change, |_, _| (), || ()).await {

@@ -6,7 +6,7 @@ mod support;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc;
@@ -121,6 +121,58 @@ fn files_of_a_dead_ost_that_is_given_up_answer_eio_at_once_and_are_back_when_it_
             assert_eq!(fs::read(path).unwrap(), b"again");
         }
     });
+    c.stop();
+}
+
+#[test]
+fn names_and_modes_of_files_of_a_dead_ost_can_be_changed_although_nobody_knows_their_size() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(2);
+    let (at, two) = (c.mount("m", &[]), c.mount("two", &[]));
+    let names = ["asked", "removed", "removed by rm", "moved", "linked", "changed", "cut"];
+    // The metadata server knows no size of a file that somebody has open for writing.
+    let open = names.map(|name| {
+        file_on(&two.join(name), 1, b"content");
+        OpenOptions::new().write(true).open(two.join(name)).unwrap()
+    });
+    c.oss[1].take();
+    for mount in [&at, &two] {
+        good(&["set_param", "--at", text(mount), "osc.*OST0001*.active=0"]);
+    }
+    let dir = at.clone();
+    watched(&at, move || {
+        assert_eq!(errno(fs::symlink_metadata(dir.join("asked"))), libc::EIO, "its size is asked for");
+        fs::remove_file(dir.join("removed")).unwrap();
+        run(&["rm", text(&dir.join("removed by rm"))]);
+        fs::rename(dir.join("moved"), dir.join("there")).unwrap();
+        // Its absence is known to the kernel.
+        assert_eq!(errno(fs::symlink_metadata(dir.join("second"))), libc::ENOENT);
+        fs::hard_link(dir.join("linked"), dir.join("second")).unwrap();
+        assert_eq!(errno(fs::symlink_metadata(dir.join("second"))), libc::EIO, "there is such a name");
+        fs::set_permissions(dir.join("changed"), fs::Permissions::from_mode(0o640)).unwrap();
+        assert_eq!(errno(fs::symlink_metadata(dir.join("changed"))), libc::EIO, "a size that is not known is not told");
+        let cut = OpenOptions::new().write(true).open(dir.join("cut")).and_then(|f| f.set_len(1));
+        assert_eq!(errno(cut), libc::EIO);
+    });
+    drop(open);
+    c.start_oss(1);
+    for mount in [&at, &two] {
+        good(&["set_param", "--at", text(mount), "osc.*OST0001*.active=1"]);
+    }
+    for mount in [at, two] {
+        let dir = mount.clone();
+        watched(&mount, move || {
+            for gone in ["removed", "removed by rm", "moved"] {
+                assert_eq!(errno(fs::symlink_metadata(dir.join(gone))), libc::ENOENT, "{gone}");
+            }
+            assert_eq!(fs::read(dir.join("there")).unwrap(), b"content");
+            let metadata = |name: &str| fs::symlink_metadata(dir.join(name)).unwrap();
+            assert_eq!((metadata("linked").ino(), metadata("linked").nlink()), (metadata("second").ino(), 2));
+            assert_eq!((metadata("changed").mode() & 0o7777, metadata("changed").len()), (0o640, 7));
+        });
+    }
     c.stop();
 }
 
