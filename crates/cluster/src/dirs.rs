@@ -5,7 +5,7 @@ use std::rc::Rc;
 use client::Client;
 use fuse::mount::{Mount, MountOptions};
 use fuse::{Session, SessionConfig, TransportChoice};
-use mount::{KernelCaching, ServedNatively, Squash, StriaFs};
+use mount::{KernelCaching, KernelNames, ServedNatively, Squash, StriaFs};
 use oss::store::{ObjectStore, StoreIdentity};
 use roles::RoleError;
 use rt::{LocalFuture, Rt};
@@ -103,6 +103,8 @@ pub struct MountSpec {
     pub squash: Squash,
     /// When the kernel may keep file pages.
     pub kernel_cache: KernelCaching,
+    /// Whether the kernel may keep names.
+    pub kernel_names: KernelNames,
     /// Where the socket of the native path is made: a directory in which its owner alone makes names. None: there is no
     /// native path.
     pub native: Option<PathBuf>,
@@ -162,7 +164,7 @@ pub fn start_mount(
     let (session, mut mount) =
         fuse::mount::mount(at, &options, config, spec.transport).map_err(|e| RoleError(e.to_string()))?;
     mount.supervise(spec.options.keep_dead).map_err(|e| RoleError(e.to_string()))?;
-    let fs = StriaFs::new(client.clone(), &session, spec.squash, spec.kernel_cache);
+    let fs = StriaFs::new(client.clone(), &session, spec.squash, spec.kernel_cache, spec.kernel_names);
     widen_readahead(at, session.negotiated().max_read_bytes);
     let native = serve_natively(&fs, &mount, spec);
     let mut workers = session.workers(1);

@@ -37,6 +37,8 @@ impl Drop for Telling {
 pub(crate) struct Kernel {
     pub(crate) notifier: Notifier,
     pub(crate) told: Rc<Told>,
+    /// It keeps names.
+    pub(crate) keeps_names: bool,
 }
 
 impl KernelCache for Kernel {
@@ -70,6 +72,9 @@ impl KernelCache for Kernel {
         drop(self.notifier.prune(&nodes));
     }
     fn drop_names(&self) -> LocalFuture<()> {
+        if !self.keeps_names {
+            return Box::pin(std::future::ready(()));
+        }
         let done = self.notifier.inc_epoch();
         Box::pin(async move {
             if let Err(e) = done.await {

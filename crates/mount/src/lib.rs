@@ -43,7 +43,7 @@ pub struct StriaFs {
     client: Rc<Client>,
     callers: cred::Callers,
     jobs: Rc<job::JobsOfCallers>,
-    /// Names may be cached: the kernel can be told to ask again without taking directory locks.
+    /// The kernel may keep names.
     names_cacheable: bool,
     dirs: dir::Dirs,
     kernel_cache: KernelCaching,
@@ -78,19 +78,38 @@ pub enum KernelCaching {
     Always,
 }
 
+/// What the kernel does with names that it was told.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum KernelNames {
+    /// It keeps them under the client's locks, where it can be told to ask again without taking directory locks (INC_EPOCH, ABI 7.44).
+    /// When the lock on any name goes, it gives all names up, and with them what is mounted below one.
+    #[default]
+    Kept,
+    /// It asks the daemon for each name of a path, each time.
+    Asked,
+}
+
 impl StriaFs {
     /// The file system of `client`, mounted by `session`.
     #[must_use]
-    pub fn new(client: Rc<Client>, session: &Session, squash: Squash, kernel_cache: KernelCaching) -> Rc<StriaFs> {
+    pub fn new(
+        client: Rc<Client>,
+        session: &Session,
+        squash: Squash,
+        kernel_cache: KernelCaching,
+        kernel_names: KernelNames,
+    ) -> Rc<StriaFs> {
         let told = Rc::<kernel::Told>::default();
-        client.kernel().set(Rc::new(kernel::Kernel { notifier: session.notifier(), told: told.clone() }));
+        let names_cacheable = kernel_names == KernelNames::Kept && session.negotiated().minor >= 44;
+        let (notifier, keeps_names) = (session.notifier(), names_cacheable);
+        client.kernel().set(Rc::new(kernel::Kernel { notifier, told: told.clone(), keeps_names }));
         // A kernel knows the root without having looked it up.
         client.meta().remember(Fid::ROOT);
         Rc::new(StriaFs {
             client,
             callers: cred::Callers::new(squash),
             jobs: Rc::default(),
-            names_cacheable: session.negotiated().minor >= 44,
+            names_cacheable,
             dirs: dir::Dirs::default(),
             kernel_cache,
             fitting_bytes: memory_bytes() / FITTING_PART,

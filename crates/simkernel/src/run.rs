@@ -3,7 +3,7 @@ use std::rc::Rc;
 
 use frames::FramePool;
 use fuse::{Session, SessionConfig};
-use mount::{KernelCaching, Squash, StriaFs};
+use mount::{KernelCaching, KernelNames, Squash, StriaFs};
 use rt::LocalFuture;
 use rt::sync::race;
 use sim::cluster::{Cluster, ClusterConfig, Context, Manners, NodeId};
@@ -69,6 +69,8 @@ pub struct RunConfig {
     pub session: SessionConfig,
     /// What kernels may keep.
     pub caching: KernelCaching,
+    /// Whether kernels may keep names.
+    pub names: KernelNames,
     /// What programs do.
     pub work: Work,
     /// Programs on each kernel.
@@ -140,6 +142,7 @@ impl RunConfig {
             kernel,
             session,
             caching,
+            names: KernelNames::Kept,
             work,
             programs,
             maps,
@@ -328,7 +331,7 @@ async fn mount(context: &Rc<Context>, config: &RunConfig, index: usize) -> Resul
     }
     let started = kernel.start();
     let session = Session::start_on(kernel.pipe(), session).map_err(|e| e.to_string())?;
-    let fs = StriaFs::new(client.clone(), &session, Squash::default(), config.caching);
+    let fs = StriaFs::new(client.clone(), &session, Squash::default(), config.caching, config.names);
     // Its callers are no processes of this machine.
     fs.judge_callers(|pid| Some(is_dying(pid)));
     fs.tell_calls(call_of);

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use std::rc::Rc;
 
-use mount::KernelCaching;
+use mount::{KernelCaching, KernelNames};
 use rt::LocalFuture;
 use rt::sync::join_all;
 use sim::cluster::NodeId;
@@ -93,6 +93,14 @@ fn calls_on_one_mount_see_what_it_did() {
 #[test]
 fn calls_on_two_mounts_see_what_each_other_did() {
     all_well("calls_on_two_mounts", seeds(0..20), class_of("calls_on_two_mounts").make);
+}
+
+#[test]
+fn calls_on_two_mounts_whose_kernels_keep_no_names_see_what_each_other_did() {
+    all_well("calls_on_two_mounts_whose_kernels", seeds(0..10), |seed| RunConfig {
+        names: KernelNames::Asked,
+        ..(class_of("calls_on_two_mounts").make)(seed)
+    });
 }
 
 #[test]

@@ -22,6 +22,9 @@ fn transports() -> Vec<String> {
 fn kernel_caching() -> Vec<String> {
     names(&["never", "reopened", "fitting", "always"])
 }
+fn kernel_names() -> Vec<String> {
+    names(&["kept", "asked"])
+}
 fn net_profiles() -> Vec<String> {
     [vec!["none".to_string()], names(&rt::real::NET_PROFILES.map(|p| p.name))].concat()
 }

@@ -43,6 +43,10 @@ types::keys! {
         /// from the first open on those of files up to a 512th of the memory, too; of all files. Never, where policies of
         /// the client's cache and readahead are studied.
         mount_kernel_cache: String = "mount.kernel_cache", Kind::Choice(super::kernel_caching), "fitting", Process, Restart;
+        /// What the kernel does with names that it was told: keeps them until another mount changes one that it has (kept); asks for each name of
+        /// a path each time (asked), which programs that open and stat many files feel. Asked, where anything is mounted below the mount
+        /// point, or the mount is a lower directory of overlayfs (docs/install.md).
+        mount_kernel_names: String = "mount.kernel_names", Kind::Choice(super::kernel_names), "kept", Process, Restart;
         /// Users of the mount, root too, act as this uid:gid on the servers. Empty: as themselves.
         mount_squash_all: String = "mount.squash_all", Kind::Text, "", Process, Restart;
         /// Root acts as this uid:gid on the servers. Empty: as root.

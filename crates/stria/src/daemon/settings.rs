@@ -363,9 +363,13 @@ pub fn mount(config: &Config, options: &str, fsname: &str) -> Result<MountSpec, 
         "always" => mount::KernelCaching::Always,
         _ => mount::KernelCaching::Fitting,
     };
+    let kernel_names = match config.mount_kernel_names.as_str() {
+        "asked" => mount::KernelNames::Asked,
+        _ => mount::KernelNames::Kept,
+    };
     // Without a place for sockets the control socket says what is wrong.
     let native = crate::control::own_place().ok();
-    Ok(MountSpec { options, transport, squash, kernel_cache, native })
+    Ok(MountSpec { options, transport, squash, kernel_cache, kernel_names, native })
 }
 
 /// Whether these mount options are there.
