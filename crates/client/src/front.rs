@@ -59,6 +59,8 @@ pub struct Front {
     pub(crate) told_nothing_since: Cell<Option<u64>>,
     /// An answer was made with attributes to believe, since it was told last to believe none.
     believes: Cell<bool>,
+    /// How often it was to forget attributes of an inode that it did not have for long, since it was told so last.
+    late: Cell<u64>,
     /// It was told an ACL, or that there is none, since then: it keeps that without a limit of time.
     knows_acl: Cell<bool>,
     /// How often names of the directory changed that it was not told of.
@@ -235,6 +237,7 @@ impl Front {
             drop_begins: Event::new(),
             told_nothing_since: Cell::new(None),
             believes: Cell::new(false),
+            late: Cell::new(0),
             knows_acl: Cell::new(false),
             names_missed: Cell::new(0),
             listing: Cell::new(false),
@@ -483,7 +486,7 @@ impl Front {
     }
     /// The kernel is to believe the attributes of an inode no longer, for their lock goes; `permissions`: what it knows of its ACL
     /// neither, which it keeps whatever attributes it believes.
-    pub(crate) async fn stop_believing(&self, permissions: bool) {
+    pub(crate) async fn stop_believing(self: &Rc<Self>, permissions: bool) {
         if !self.is_remembered() || types::planted!("attributes-kept") {
             return;
         }
@@ -493,14 +496,35 @@ impl Front {
         }
     }
     /// The kernel forgets the attributes of the inode, if it has it.
-    pub(crate) async fn forget_attributes(&self) {
-        let mut pause = if types::planted!("not-there-yet") { NOT_THERE_MAX } else { NOT_THERE_PAUSE };
+    pub(crate) async fn forget_attributes(self: &Rc<Self>) {
+        let (mut pause, gives_up) = (NOT_THERE_PAUSE, types::planted!("not-there-yet"));
         // An inode that a kernel was told in an answer is there only when whoever asked goes on; then it would be believed for good. One
         // that it has given up is counted out before long.
-        while !self.kernel.cache().drop_attributes(self.fid).await && self.is_remembered() && pause < NOT_THERE_MAX {
+        while !self.kernel.cache().drop_attributes(self.fid).await && self.is_remembered() && !gives_up {
+            if pause >= NOT_THERE_MAX {
+                return self.forget_attributes_late();
+            }
             self.kernel.rt().sleep(pause).await;
             pause *= 2;
         }
+    }
+    /// The same when whoever asked goes on late, for a page of its buffer has to come first: nobody who waits for the lock waits for that.
+    fn forget_attributes_late(self: &Rc<Self>) {
+        if self.late.replace(self.late.get() + 1) > 0 {
+            return;
+        }
+        let front = self.clone();
+        self.kernel.rt().spawn(async move {
+            let mut told = 0;
+            while front.is_remembered() && told != front.late.get() {
+                front.kernel.rt().sleep(NOT_THERE_MAX).await;
+                let wanted = front.late.get();
+                if front.kernel.cache().drop_attributes(front.fid).await {
+                    told = wanted;
+                }
+            }
+            front.late.set(0);
+        });
     }
 }
 

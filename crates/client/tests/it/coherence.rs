@@ -502,6 +502,8 @@ fn answers_about_attributes_that_come_late_show_nothing_older_than_own_changes()
 #[derive(Default)]
 struct Believing {
     drops: Cell<u32>,
+    /// How often they are dropped before it has the inode.
+    in_vain: Cell<u32>,
     told: Cell<Option<u64>>,
 }
 
@@ -510,7 +512,7 @@ struct InFront(Rc<Believing>);
 impl client::KernelCache for InFront {
     fn drop_attributes(&self, _fid: Fid) -> rt::LocalFuture<bool> {
         self.0.drops.set(self.0.drops.get() + 1);
-        Box::pin(std::future::ready(true))
+        Box::pin(std::future::ready(self.0.drops.get() > self.0.in_vain.get()))
     }
     fn told(&self) -> Option<u64> {
         self.0.told.get()
@@ -551,6 +553,40 @@ fn writes_past_a_kernel_drop_its_attributes_once_until_it_may_have_been_told_som
         assert_eq!(drops(&one).await, 5, "an answer is on its way");
         kernel.told.set(Some(8));
         assert_eq!(drops(&two).await, 1);
+    });
+}
+
+#[test]
+fn a_kernel_that_takes_attributes_over_late_forgets_them_then_and_who_changes_them_does_not_wait_for_it() {
+    let world = World::new(1, 1, OstConfig::default());
+    let [maker, looker] = [(); 2].map(|()| world.client(|_| {}).0);
+    let kernel = Rc::new(Believing::default());
+    looker.kernel().set(Rc::new(InFront(kernel.clone())));
+    world.run(Duration::from_secs(600), async {
+        let node = NewNode { kind: NodeKind::Directory, mode: 0o755, ..NewNode::default() };
+        let dir = maker.create(&root(), Fid::ROOT, b"dir", node).await.unwrap().attr.fid;
+        let chmod = async || {
+            assert!(looker.lookup(&root(), Fid::ROOT, b"dir").await.unwrap().attr_cached);
+            let request = SetattrRequest { valid: SetBits::MODE, mode: 0o700, ..SetattrRequest::default() };
+            maker.setattr(&root(), &maker.meta().inode(dir), request, None).await.unwrap();
+        };
+        looker.meta().remember(dir);
+        kernel.in_vain.set(99);
+        // The second lock goes while it has the inode still not.
+        chmod().await;
+        chmod().await;
+        assert!(kernel.drops.get() < 40, "{}", kernel.drops.get());
+        world.sim.sleep(Duration::from_secs(100)).await;
+        assert_eq!(kernel.drops.get(), 100, "until it has it, and no longer");
+        // One that never gets it: what it was told it gives up.
+        kernel.in_vain.set(u32::MAX);
+        chmod().await;
+        world.sim.sleep(Duration::from_secs(100)).await;
+        let drops = kernel.drops.get();
+        assert!(drops > 200, "{drops}");
+        looker.meta().forget(dir, 1);
+        world.sim.sleep(Duration::from_secs(100)).await;
+        assert!(kernel.drops.get() <= drops + 1);
     });
 }
 
