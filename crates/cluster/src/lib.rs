@@ -7,7 +7,7 @@ mod mdt;
 mod shards;
 
 pub use dirs::{MountRole, MountSpec, OST_FILES, devices_of, format_ost, format_ost_store, open_ost, start_mount};
-pub use mdt::{MdtError, empty_mdt, format_mdt, open_mdt, start_mds, start_standby_mds};
+pub use mdt::{MdtError, accept_mdt, empty_mdt, format_mdt, open_mdt, start_mds, start_standby_mds};
 pub use roles::{
     MdsRole, OssRole, OstStore, RoleError, TuneOst, ask_mds, join, make_oss, make_oss_of, register_ost, start_mds_on,
     start_oss,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use mds::{MdsConfig, MetaKv};
 use ptlrpc::ClusterKey;
-use roles::{MdsRole, MdtStore, OpenMdt, RoleError, start_mds_of};
+use roles::{LookMdt, MdsRole, MdtStore, OpenMdt, RoleError, start_mds_of};
 use rt::{Nid, Rt};
 use store_pg::{Patience, Place};
 use types::Duration;
@@ -133,6 +133,24 @@ pub async fn open_mdt(rt: &Rt, dir: &Path, wanted: Option<(u64, u64)>) -> Result
     })
 }
 
+/// Takes the store of a metadata target's directory as it is, although its database lacks what was seen there before. `None`: it lacks nothing.
+///
+/// # Errors
+/// [`MdtError`]; the store is in a file.
+pub async fn accept_mdt(
+    rt: &Rt,
+    dir: &Path,
+    wanted: Option<(u64, u64)>,
+) -> Result<Option<store_pg::Accepted>, MdtError> {
+    let place = Place::of_dir(dir)?.ok_or_else(|| {
+        MdtError::Other(format!(
+            "the metadata store in {} is in a file: only one in a database is accepted",
+            dir.display()
+        ))
+    })?;
+    Ok(store_pg::accept(rt, &place, wanted).await?)
+}
+
 /// Starts the metadata server of the store in `dir`, listening at `nid`. `key`, `nid` and address in `config` are
 /// filled in here. A store that fails is opened again when its medium is well.
 ///
@@ -180,15 +198,26 @@ async fn start(
     patience: Patience,
 ) -> Result<MdsRole, RoleError> {
     let place = Place::of_dir(dir).map_err(MdtError::from)?;
-    // A database's medium is its own to look after.
-    let dirs = if place.is_some() { Vec::new() } else { devices_of(dir, &[store_redb::STORE_FILE]) };
-    let open = opener(dir.to_path_buf(), place, &config, patience);
-    let started = start_mds_of(rt, MdtStore::Of { dirs, open }, nid, key, recovery_window, config).await;
+    let open = opener(dir.to_path_buf(), place.clone(), &config, patience);
+    let store = match place {
+        Some(place) => MdtStore::InDatabase { look: looker(place, config.store), open },
+        None => MdtStore::Of { dirs: devices_of(dir, &[store_redb::STORE_FILE]), open },
+    };
+    let started = start_mds_of(rt, store, nid, key, recovery_window, config).await;
     started.map_err(|e| RoleError(format!("{e} (store {})", dir.display())))
 }
 
 /// A cache of records (store_pg) is so many times as large as one of pages (store_redb).
 const RECORDS_PART: usize = store_pg::CACHE_BYTES_DEFAULT / store_redb::CACHE_BYTES_DEFAULT;
+
+/// What looks whether the store at `place` can be opened: a database's medium is its own to look after, but not what became of the commits
+/// that it has acknowledged.
+fn looker(place: Place, wanted: Option<(u64, u64)>) -> LookMdt {
+    Rc::new(move |rt| {
+        let place = place.clone();
+        Box::pin(async move { store_pg::look(&rt, &place, wanted).await.map_err(|e| e.to_string()) })
+    })
+}
 
 /// What opens the store in `dir`, or at `place`, now and again.
 fn opener(dir: PathBuf, place: Option<Place>, config: &MdsConfig, patience: Patience) -> OpenMdt {

@@ -3,7 +3,7 @@
 mod mds_role;
 pub mod reopen;
 
-pub use mds_role::{MdsRole, MdtStore, OpenMdt, start_mds_of, start_mds_on};
+pub use mds_role::{LookMdt, MdsRole, MdtStore, OpenMdt, start_mds_of, start_mds_on};
 pub use reopen::{OstStore, TuneOst};
 
 use std::cell::RefCell;

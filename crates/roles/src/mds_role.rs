@@ -84,6 +84,9 @@ impl MdsRole {
 /// Opens a metadata store, with tasks in the group behind the handle that it is given.
 pub type OpenMdt = Rc<dyn Fn(Rt) -> LocalFuture<Result<Rc<dyn MetaKv>, RoleError>>>;
 
+/// Looks whether the store can be opened as it is; why not: a sentence.
+pub type LookMdt = Rc<dyn Fn(Rt) -> LocalFuture<Result<(), String>>>;
+
 /// The store of a metadata target.
 pub enum MdtStore {
     /// It is open, and cannot be opened again.
@@ -95,6 +98,35 @@ pub enum MdtStore {
         /// What opens it.
         open: OpenMdt,
     },
+    /// The same in a database, whose medium `look` asks for.
+    InDatabase {
+        /// What looks at it.
+        look: LookMdt,
+        /// What opens it.
+        open: OpenMdt,
+    },
+}
+
+impl MdtStore {
+    /// Opens it, with tasks in the group behind `rt` or in one of its own; what keeps it, unless it stays failed when it fails.
+    async fn open(self, rt: &Rt) -> Result<(Rt, Rc<dyn MetaKv>, Option<Kept>), RoleError> {
+        let (dirs, look, open) = match self {
+            MdtStore::Open(kv) => return Ok((rt.clone(), kv, None)),
+            MdtStore::Of { dirs, open } => (dirs, None, open),
+            MdtStore::InDatabase { look, open } => (Vec::new(), Some(look), open),
+        };
+        let (inner, group) = rt.group();
+        let kv = open(inner.clone()).await?;
+        Ok((inner, kv, Some(Kept { dirs, look, open, group })))
+    }
+}
+
+/// What a store is opened again by.
+struct Kept {
+    dirs: Vec<PathBuf>,
+    look: Option<LookMdt>,
+    open: OpenMdt,
+    group: Group,
 }
 
 /// What starts a target behind a server.
@@ -133,6 +165,7 @@ impl Start {
 struct MdtSeat {
     name: String,
     start: Rc<Start>,
+    look: Option<LookMdt>,
     open: OpenMdt,
 }
 
@@ -159,6 +192,12 @@ impl Seat for MdtSeat {
     }
     fn note_mending(&self, text: &str) {
         self.mds().into_iter().for_each(|mds| mds.note_mending(text));
+    }
+    fn looks_well(&self, rt: &Rt) -> LocalFuture<Result<(), String>> {
+        match &self.look {
+            Some(look) => look(rt.clone()),
+            None => Box::pin(std::future::ready(Ok(()))),
+        }
     }
     fn take_out(&self) {
         if let Some(server) = self.start.server.upgrade() {
@@ -209,14 +248,7 @@ pub async fn start_mds_of(
     config: MdsConfig,
 ) -> Result<MdsRole, RoleError> {
     let server = Server::new(rt.clone(), server_config(rt, key, recovery_window));
-    let (inner, group, kv, again) = match store {
-        MdtStore::Open(kv) => (rt.clone(), None, kv, None),
-        MdtStore::Of { dirs, open } => {
-            let (inner, group) = rt.group();
-            let kv = open(inner.clone()).await?;
-            (inner, Some(group), kv, Some((dirs, open)))
-        }
-    };
+    let (inner, kv, kept) = store.open(rt).await?;
     // The map that clients get names this address, so a port of the system's choice is bound first.
     let bound = server.listen(nid).map_err(|e| RoleError(e.to_string()))?;
     let config = MdsConfig { nid: bound.to_string(), key: key.clone(), ..config };
@@ -225,9 +257,9 @@ pub async fn start_mds_of(
     let start =
         Rc::new(Start { server: Rc::downgrade(&server), current: current.clone(), replaced: replaced.clone(), config });
     let target = start.start(inner, kv, 0).await.map_err(RoleError)?;
-    if let (Some(group), Some((dirs, open))) = (group, again) {
-        let seat = MdtSeat { name: target.clone(), start, open };
-        rt.spawn(keep(rt.clone(), Rc::new(seat), dirs, group as Group));
+    if let Some(Kept { dirs, look, open, group }) = kept {
+        let seat = MdtSeat { name: target.clone(), start, look, open };
+        rt.spawn(keep(rt.clone(), Rc::new(seat), dirs, group));
     }
     Ok(MdsRole { target, current, replaced, server, nid: bound })
 }

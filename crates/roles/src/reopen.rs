@@ -4,7 +4,7 @@
 //! anew, by what the medium has, makes it whole. That needs every reference to the old one gone. So each target lives in a group
 //! of tasks of its own ([`rt::Group`]), and its keeper, which is no part of that group,
 //!
-//! 1. probes the medium by a small file, with growing pauses, and closes nothing before that has gone well: until then the target
+//! 1. probes the medium by a small file, and looks at a database whether it lacks nothing that was acknowledged, with growing pauses, and closes nothing before that has gone well: until then the target
 //!    answers EIO at once to whoever changes something, and still answers reads that need no medium;
 //! 2. takes the target out of its server and ends the group: for its clients and for the store the target died as if its process had
 //!    been killed;
@@ -75,6 +75,10 @@ pub(crate) trait Seat {
     }
     /// Says in the target's parameters what is done about it.
     fn note_mending(&self, text: &str);
+    /// Looks whether its store could be opened again, where more is to be known than files of its medium tell.
+    fn looks_well(&self, _rt: &Rt) -> LocalFuture<Result<(), String>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
     /// Takes it out of its server.
     fn take_out(&self);
     /// It was taken out for good: another server has its store.
@@ -125,7 +129,7 @@ pub(crate) async fn keep(rt: Rt, seat: Rc<dyn Seat>, dirs: Vec<PathBuf>, mut gro
         };
         tracing::warn!(
             target = name,
-            "its store failed ({why}): its medium is tried every {} s at last, and it comes back by itself",
+            "its store failed ({why}): its medium is tried every {} s at last, and when that goes well it comes back by itself",
             PAUSE_MAX.as_secs()
         );
         if opened.is_some_and(|at| failed.since(at) < WELL_AFTER) {
@@ -171,6 +175,9 @@ async fn until_well(rt: &Rt, seat: &dyn Seat, dirs: &[PathBuf], pauses: &mut Pau
             if probed.is_ok() {
                 probed = rt.probe(dir).await.map_err(|e| format!("{}: {e}", dir.display()));
             }
+        }
+        if probed.is_ok() {
+            probed = seat.looks_well(rt).await;
         }
         if seat.is_over() {
             return false;

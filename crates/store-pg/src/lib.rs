@@ -7,7 +7,9 @@
 //! Because nobody else changes records, those that were read or written stay in memory; reads of others take a round trip.
 //! The client library needs a runtime of its own, so it has a thread of its own ([`worker`]).
 mod cache;
+mod choose;
 mod link;
+mod memory;
 mod open;
 mod place;
 mod security;
@@ -21,7 +23,8 @@ use mds::kv::{KvBatch, KvError, KvLimits, KvSnapshot, MetaKv};
 use rt::LocalFuture;
 
 pub use link::SCHEMA_VERSION;
-pub use open::{Identity, OpenError, Patience, create, mkfs, open};
+pub use memory::{SEEN_FILE, State};
+pub use open::{Accepted, Identity, OpenError, Patience, accept, create, look, mkfs, open};
 pub use place::{PLACE_FILE, Place, PlaceError};
 pub use worker::LEASE;
 

@@ -10,8 +10,11 @@ use mds::kv::KvBatch;
 use mds::kv::KvError;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
-use tokio_postgres::{Client, Error, Row, Statement};
+use tokio_postgres::{Client, Config, Error, Row, Statement};
+use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::choose::connect;
+use crate::memory::State;
 use crate::place::{Place, with_causes};
 
 /// The version of the tables that this build reads and writes (`docs/spec/mdt-postgres.md`).
@@ -44,14 +47,14 @@ const NAME_EMPTY: &str = "\
 UPDATE stria_mdt SET fsname = $1, cluster = $2, uuid = $3
 WHERE one = 1 AND lease_until <= clock_timestamp() AND NOT EXISTS (SELECT 1 FROM stria_mdt_records LIMIT 1)";
 const LOOK: &str = "\
-SELECT fsname, cluster, uuid, epoch, holder, holder_process,
+SELECT fsname, cluster, uuid, epoch, commit_number, holder, holder_process,
     CAST(extract(epoch FROM lease_until - clock_timestamp()) AS FLOAT8),
     EXISTS (SELECT 1 FROM stria_mdt_records LIMIT 1)
 FROM stria_mdt WHERE one = 1";
 const TAKE: &str = "\
 UPDATE stria_mdt SET epoch = epoch + 1, holder = $2, holder_process = $3,
     lease_until = clock_timestamp() + $4::float8 * interval '1 second'
-WHERE one = 1 AND epoch = $1 AND (lease_until <= clock_timestamp() OR $5::bool) RETURNING commit_number";
+WHERE one = 1 AND epoch = $1 AND commit_number >= $6::int8 AND (lease_until <= clock_timestamp() OR $5::bool) RETURNING commit_number";
 const RENEW: &str = "\
 UPDATE stria_mdt SET lease_until = clock_timestamp() + $2::float8 * interval '1 second' WHERE one = 1 AND epoch = $1";
 const CLAIM: &str = "\
@@ -151,6 +154,8 @@ pub(crate) struct StoreRow {
     /// Of cluster and store.
     pub identity: (u64, u64),
     pub epoch: i64,
+    /// The last commit.
+    pub commit: i64,
     pub holder: String,
     pub holder_process: String,
     /// What is left of the lease by the database's clock; 0 or less: it has run out.
@@ -223,10 +228,8 @@ struct Statements {
     delete: Statement,
 }
 
-/// A connection to a server that takes changes.
-pub(crate) async fn connect(place: &Place) -> Result<Client, Trouble> {
-    let config = place.config().map_err(|e| Trouble::Refused(e.0))?;
-    let security = place.security().map_err(|e| Trouble::Refused(e.0))?;
+/// A connection to a server, if that takes changes.
+pub(crate) async fn reach(config: &Config, security: MakeRustlsConnect) -> Result<Client, Trouble> {
     let (client, connection) = config.connect(security).await?;
     tokio::spawn(async move {
         // Whoever uses the connection hears of its end.
@@ -249,6 +252,19 @@ pub(crate) async fn connect(place: &Place) -> Result<Client, Trouble> {
     let limit = format!("SET idle_in_transaction_session_timeout = '{}ms'", IDLE_MAX.as_millis());
     drop(client.batch_execute(&limit).await);
     Ok(client)
+}
+
+/// How far the store of a server is.
+pub(crate) async fn state_of(client: &Client) -> Result<State, Trouble> {
+    let all = "SELECT uuid, epoch, commit_number, holder_process FROM stria_mdt WHERE one = 1";
+    let row = client.query_opt(all, &[]).await?.ok_or(Trouble::Missing)?;
+    Ok(State { uuid: number(&row, 0)?, epoch: row.get(1), commit: row.get(2), process: row.get(3) })
+}
+
+/// Sixteen hexadecimal digits of a row.
+fn number(row: &Row, i: usize) -> Result<u64, Trouble> {
+    let read = u64::from_str_radix(row.get(i), 16);
+    read.map_err(|_| Trouble::Refused("its row of identity cannot be read".into()))
 }
 
 /// Makes the tables where they are missing, and names the store if nothing is in it.
@@ -278,8 +294,9 @@ fn seen<T>(row: &Row, value: T) -> Seen<T> {
 }
 
 impl Link {
-    pub async fn open(place: &Place) -> Result<Rc<Link>, Trouble> {
-        Link::over(connect(place).await?).await.map(Rc::new)
+    /// `at_least`: epoch and commit that the server is to have, see [`connect`].
+    pub async fn open(place: &Place, at_least: Option<(i64, i64)>) -> Result<Rc<Link>, Trouble> {
+        Link::over(connect(place, at_least).await?).await.map(Rc::new)
     }
 
     pub async fn over(client: Client) -> Result<Link, Trouble> {
@@ -308,31 +325,29 @@ impl Link {
 
     pub async fn look(&self) -> Result<StoreRow, Trouble> {
         let row = self.client.query_opt(&self.statements.look, &[]).await?.ok_or(Trouble::Missing)?;
-        let number = |i: usize| {
-            u64::from_str_radix(row.get(i), 16)
-                .map_err(|_| Trouble::Refused("its row of identity cannot be read".into()))
-        };
         Ok(StoreRow {
             fsname: row.get(0),
-            identity: (number(1)?, number(2)?),
+            identity: (number(&row, 1)?, number(&row, 2)?),
             epoch: row.get(3),
-            holder: row.get(4),
-            holder_process: row.get(5),
-            left_s: row.get(6),
-            has_records: row.get(7),
+            commit: row.get(4),
+            holder: row.get(5),
+            holder_process: row.get(6),
+            left_s: row.get(7),
+            has_records: row.get(8),
         })
     }
 
-    /// Raises the epoch from `epoch` if its lease has run out, or in any case; gives the last commit. `None`: it was not so.
+    /// Raises the epoch from `epoch` if the commit that was seen with it is there and its lease has run out, or in any case; gives the last
+    /// commit. `None`: it was not so.
     pub async fn take(
         &self,
-        epoch: i64,
+        (epoch, commit): (i64, i64),
         (holder, process): (&str, &str),
         lease_s: f64,
         in_any_case: bool,
     ) -> Result<Option<i64>, Trouble> {
-        let row =
-            self.client.query_opt(&self.statements.take, &[&epoch, &holder, &process, &lease_s, &in_any_case]).await?;
+        let claim: [Parameter<'_>; 6] = [&epoch, &holder, &process, &lease_s, &in_any_case, &commit];
+        let row = self.client.query_opt(&self.statements.take, &claim).await?;
         Ok(row.map(|row| row.get(0)))
     }
 

@@ -12,6 +12,7 @@ use types::{Duration, Instant, Origin};
 
 use crate::PgKv;
 use crate::link::{StoreRow, Trouble};
+use crate::memory::State;
 use crate::place::Place;
 use crate::snapshot::Engine;
 use crate::worker::{self, Claim, Command, Shared};
@@ -152,6 +153,15 @@ impl<'a> Opening<'a> {
         self.answered(looked)
     }
 
+    /// Refuses a store that lacks what was seen of it before, and remembers how far it is.
+    fn checked(&self, row: StoreRow) -> Result<StoreRow, Trouble> {
+        if let Some(memory) = self.place.memory() {
+            memory.check(&row.state()).map_err(Trouble::Refused)?;
+            memory.note(&row.state());
+        }
+        Ok(row)
+    }
+
     /// Takes the epoch once nobody has it.
     async fn take(self, holder: &str, patience: Patience) -> Result<PgKv, OpenError> {
         let process = written(self.rt.origin());
@@ -159,11 +169,18 @@ impl<'a> Opening<'a> {
         let (mut told, mut silent) = (false, None);
         loop {
             let looked = self.engine.ask(Command::Look).await;
+            let looked = looked.map(|row| row.and_then(|row| self.checked(row)));
             let Some(row) = self.answered_in_time(looked, patience, &mut silent).await? else { continue };
             let is_gone = self.rt.is_gone(origin_of(&row.holder_process));
             if row.left_s <= 0.0 || is_gone {
-                let claim =
-                    Claim { epoch: row.epoch, holder: holder.into(), process: process.clone(), in_any_case: is_gone };
+                let claim = Claim {
+                    epoch: row.epoch,
+                    commit: row.commit,
+                    uuid: row.identity.1,
+                    holder: holder.into(),
+                    process: process.clone(),
+                    in_any_case: is_gone,
+                };
                 let taken = self.engine.ask(|to| Command::Take(claim, to)).await;
                 if let Some(Some(commit)) = self.answered_in_time(taken, patience, &mut silent).await? {
                     self.engine.begin(commit);
@@ -211,6 +228,56 @@ fn holder() -> String {
     format!("process {} on {}", std::process::id(), host.trim())
 }
 
+/// Looks whether the store at `place` could be opened, but for another server that may have it: `wanted`, as [`open`].
+///
+/// # Errors
+/// [`OpenError`].
+pub async fn look(rt: &Rt, place: &Place, wanted: Option<(u64, u64)>) -> Result<(), OpenError> {
+    looked(&Opening::begin(rt, place, 0)?, wanted).await.map(drop)
+}
+
+/// The row of the store, if it is the one that is wanted, and lacks nothing.
+async fn looked(opening: &Opening<'_>, wanted: Option<(u64, u64)>) -> Result<StoreRow, OpenError> {
+    let row = found(opening, wanted).await?;
+    opening.answered(Some(opening.checked(row)))
+}
+
+/// The row of the store, if it is the one that is wanted.
+async fn found(opening: &Opening<'_>, wanted: Option<(u64, u64)>) -> Result<StoreRow, OpenError> {
+    let row = opening.look().await?;
+    match wanted.filter(|w| *w != row.identity) {
+        Some(wanted) => Err(OpenError::Foreign(opening.place.to_string(), row.whose(), wanted)),
+        None => Ok(row),
+    }
+}
+
+/// What an older store was taken in as.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Accepted {
+    /// What was seen of it before; nothing where that could not be read.
+    pub seen: Option<State>,
+    /// What it is from now on.
+    pub found: State,
+}
+
+/// Takes the store at `place` as it is, although it lacks what was seen of it before. `None`: it lacks nothing.
+///
+/// # Errors
+/// [`OpenError`]; what it is from now on cannot be written down.
+pub async fn accept(rt: &Rt, place: &Place, wanted: Option<(u64, u64)>) -> Result<Option<Accepted>, OpenError> {
+    let row = found(&Opening::begin(rt, place, 0)?, wanted).await?;
+    let Some(memory) = place.memory() else { return Ok(None) };
+    let found = row.state();
+    if memory.check(&found).is_ok() {
+        return Ok(None);
+    }
+    let seen = memory.newest().ok().flatten();
+    let written = memory.write(&found);
+    written
+        .map_err(|e| OpenError::Database(place.to_string(), format!("that it is accepted cannot be written: {e}")))?;
+    Ok(Some(Accepted { seen, found }))
+}
+
 /// Opens the store at `place`, of which `wanted` are cluster and uuid, and takes it for this process. `cache_bytes`: records in memory.
 ///
 /// # Errors
@@ -223,11 +290,8 @@ pub async fn open(
     patience: Patience,
 ) -> Result<Rc<PgKv>, OpenError> {
     let opening = Opening::begin(rt, place, cache_bytes)?;
-    let row = opening.look().await?;
     // Before it is taken: a server that was pointed at the wrong database must not stop the right one.
-    if let Some(wanted) = wanted.filter(|w| *w != row.identity) {
-        return Err(OpenError::Foreign(place.to_string(), row.whose(), wanted));
-    }
+    looked(&opening, wanted).await?;
     opening.take(&holder(), patience).await.map(Rc::new)
 }
 

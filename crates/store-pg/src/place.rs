@@ -8,12 +8,14 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, TargetSessionAttrs};
+use tokio_postgres::config::Host;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
+use crate::memory::Memory;
 use crate::security::Security;
 
 /// The file of a metadata target's directory that says where its store is.
@@ -26,13 +28,23 @@ const SILENCE_MAX: Duration = Duration::from_secs(5);
 const PORT_DEFAULT: u16 = 5432;
 
 /// Where a store is.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Place {
     text: String,
     passfile: Option<PathBuf>,
     security: Security,
     config: Config,
+    /// What the metadata target's directory remembers of it; nothing of a place that stands in none.
+    memory: Option<Arc<Memory>>,
 }
+
+/// The same store, in whichever directory that stands.
+impl PartialEq for Place {
+    fn eq(&self, other: &Place) -> bool {
+        (&self.text, &self.passfile) == (&other.text, &other.passfile)
+    }
+}
+impl Eq for Place {}
 
 impl fmt::Debug for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -86,13 +98,10 @@ impl Place {
         if config.get_tcp_user_timeout().is_none() {
             config.tcp_user_timeout(SILENCE_MAX).keepalives_idle(SILENCE_MAX);
         }
-        if config.get_hosts().len() > 1 {
-            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
-        }
         if config.get_application_name().is_none() {
             config.application_name("stria mds");
         }
-        Ok(Place { text: text.into(), passfile: passfile.map(Into::into), security, config })
+        Ok(Place { text: text.into(), passfile: passfile.map(Into::into), security, config, memory: None })
     }
 
     /// Of a metadata target's directory; `None`: its store is in the directory itself.
@@ -109,7 +118,9 @@ impl Place {
         let value = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
         let store = value("store").ok_or_else(|| PlaceError(format!("{}: no line 'store URL'", path.display())))?;
         let place = Place::parse(store, value("passfile").map(Path::new));
-        place.map(Some).map_err(|e| PlaceError(format!("{}: {e}", path.display())))
+        let mut place = place.map_err(|e| PlaceError(format!("{}: {e}", path.display())))?;
+        place.memory = Some(Arc::new(Memory::of(dir)));
+        Ok(Some(place))
     }
 
     /// Writes it down in a metadata target's directory, which its owner alone can read.
@@ -128,6 +139,10 @@ impl Place {
         fs::File::open(dir)?.sync_all()
     }
 
+    pub(crate) fn memory(&self) -> Option<&Arc<Memory>> {
+        self.memory.as_ref()
+    }
+
     /// What protects connections, with the certificates of today.
     pub(crate) fn security(&self) -> Result<MakeRustlsConnect, PlaceError> {
         self.security.connector().map_err(PlaceError)
@@ -140,6 +155,25 @@ impl Place {
             config.password(password);
         }
         Ok(config)
+    }
+
+    /// Its servers, in the order in which they stand there: what each is called, and what connections to it alone are made by.
+    pub(crate) fn servers(&self) -> Result<Vec<(String, Config)>, PlaceError> {
+        let all = self.config()?;
+        let (hosts, ports, addresses) = (all.get_hosts(), all.get_ports(), all.get_hostaddrs());
+        let servers = hosts.iter().enumerate().map(|(i, host)| {
+            let port = ports.get(i).or(ports.first()).copied().unwrap_or(PORT_DEFAULT);
+            let mut one = without_servers(&all);
+            one.port(port);
+            if let Some(address) = addresses.get(i) {
+                one.hostaddr(*address);
+            }
+            match host {
+                Host::Tcp(name) => (format!("{name}:{port}"), one.host(name).clone()),
+                Host::Unix(dir) => (format!("{}:{port}", dir.display()), one.host_path(dir).clone()),
+            }
+        });
+        Ok(servers.collect())
     }
 
     /// From the file that was named, else from PGPASSFILE, else from ~/.pgpass, as PostgreSQL's own programs read it.
@@ -168,6 +202,46 @@ impl Place {
         });
         Ok(hosts.into_iter().find_map(|(host, port)| password_in(&text, &[&host, &port.to_string(), database, user])))
     }
+}
+
+/// All that is said of connections, but not to whom.
+fn without_servers(all: &Config) -> Config {
+    let mut one = Config::new();
+    one.ssl_mode(all.get_ssl_mode())
+        .ssl_negotiation(all.get_ssl_negotiation())
+        .channel_binding(all.get_channel_binding())
+        .target_session_attrs(all.get_target_session_attrs())
+        .load_balance_hosts(all.get_load_balance_hosts())
+        .keepalives(all.get_keepalives())
+        .keepalives_idle(all.get_keepalives_idle());
+    if let Some(v) = all.get_user() {
+        one.user(v);
+    }
+    if let Some(v) = all.get_password() {
+        one.password(v);
+    }
+    if let Some(v) = all.get_dbname() {
+        one.dbname(v);
+    }
+    if let Some(v) = all.get_options() {
+        one.options(v);
+    }
+    if let Some(v) = all.get_application_name() {
+        one.application_name(v);
+    }
+    if let Some(v) = all.get_connect_timeout() {
+        one.connect_timeout(*v);
+    }
+    if let Some(v) = all.get_tcp_user_timeout() {
+        one.tcp_user_timeout(*v);
+    }
+    if let Some(v) = all.get_keepalives_interval() {
+        one.keepalives_interval(v);
+    }
+    if let Some(v) = all.get_keepalives_retries() {
+        one.keepalives_retries(v);
+    }
+    one
 }
 
 /// The password of the first line whose fields fit: `host:port:database:user:password`, `*` fits all, `\` before `:` and `\`.

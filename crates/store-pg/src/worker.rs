@@ -3,7 +3,7 @@
 //! A commit is a transaction that raises the store's number of commits from the one that the engine knows. So whether a transaction
 //! whose connection ended was carried out is never guessed: it is tried again, and either raises the number now or finds it raised. In
 //! the same way a server whose epoch is not the store's any more changes nothing.
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
@@ -14,7 +14,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
-use crate::link::{Link, Records, Seen, StoreRow, Trouble, Writes, connect, create};
+use crate::choose::connect;
+use crate::link::{Link, Records, Seen, StoreRow, Trouble, Writes, create};
+use crate::memory::State;
 use crate::place::Place;
 
 /// How long a server has the store to itself after it was last heard of, by the database's clock: 3 s.
@@ -53,7 +55,10 @@ pub(crate) enum Command {
 
 /// Whom the store is to be taken for.
 pub(crate) struct Claim {
+    /// As they were seen.
     pub epoch: i64,
+    pub commit: i64,
+    pub uuid: u64,
     pub holder: String,
     pub process: String,
     /// The holder is certainly gone: its lease does not count.
@@ -118,7 +123,7 @@ impl Shared {
         }
         if seen.commit < commits {
             let why = format!(
-                "the database has gone back from commit {commits} to {}: changes that it had acknowledged are lost (a replica that was behind?); restore it, or accept the loss by starting this server again",
+                "the database has gone back from commit {commits} to {}: changes that it had acknowledged are lost (a replica that was behind?)",
                 seen.commit
             );
             self.fail(KvError::Io(why.clone()));
@@ -140,6 +145,8 @@ pub(crate) struct Worker {
     writing: Slot,
     /// Since when the database does not answer.
     silent: Cell<Option<Instant>>,
+    /// What was taken, as it was then.
+    taken: RefCell<Option<State>>,
 }
 
 /// Pauses that grow.
@@ -162,11 +169,12 @@ pub(crate) fn run(place: Place, shared: Arc<Shared>, mut commands: mpsc::Unbound
         Err(e) => return shared.fail(KvError::Io(format!("no thread for the metadata store's database: {e}"))),
     };
     let (reading, writing, silent) = (Slot::default(), Slot::default(), Cell::new(None));
-    let worker = Rc::new(Worker { place, shared, reading, writing, silent });
+    let worker = Rc::new(Worker { place, shared, reading, writing, silent, taken: RefCell::default() });
     let tasks = LocalSet::new();
     tasks.block_on(&runtime, async {
         let (to_writer, of_writer) = mpsc::unbounded_channel();
         let writer = spawn_local(worker.clone().write(of_writer));
+        let remembering = spawn_local(worker.clone().remember());
         while let Some(command) = commands.recv().await {
             match command {
                 Command::Close => break,
@@ -175,6 +183,8 @@ pub(crate) fn run(place: Place, shared: Arc<Shared>, mut commands: mpsc::Unbound
             }
         }
         writer.abort();
+        remembering.abort();
+        worker.remember_now();
         worker.release().await;
     });
 }
@@ -184,11 +194,11 @@ impl Worker {
     async fn answer(self: Rc<Self>, command: Command) {
         match command {
             Command::Create(fsname, identity, to) => {
-                let made = async { create(&connect(&self.place).await?, &fsname, identity).await };
+                let made = async { create(&connect(&self.place, None).await?, &fsname, identity).await };
                 drop(to.send(made.await));
             }
             Command::Look(to) => {
-                let looked = async { Link::open(&self.place).await?.look().await };
+                let looked = async { Link::open(&self.place, None).await?.look().await };
                 drop(to.send(looked.await));
             }
             Command::Get(key, to) => {
@@ -203,6 +213,43 @@ impl Worker {
         }
     }
 
+    /// [`Shared::judge`]; when that goes wrong, what was acknowledged is remembered first.
+    fn judge<T>(&self, seen: Seen<T>, commits: i64) -> Result<Seen<T>, KvError> {
+        if seen.epoch != self.shared.epoch.load(SeqCst) || seen.commit < commits {
+            self.remember_now();
+        }
+        self.shared.judge(seen, commits)
+    }
+    /// Epoch and commit that a server must have.
+    fn last(&self) -> (i64, i64) {
+        (self.shared.epoch.load(SeqCst), self.shared.commit.load(SeqCst))
+    }
+    /// The store as it was acknowledged last; nothing before it is taken.
+    fn state(&self) -> Option<State> {
+        let taken = self.taken.borrow().clone();
+        taken.map(|taken| State { commit: self.shared.commit.load(SeqCst), ..taken })
+    }
+    fn remember_now(&self) {
+        if let (Some(memory), Some(state)) = (self.place.memory(), self.state()) {
+            memory.keep(&state);
+        }
+    }
+    /// Remembers how far the store is, each second in which it moved.
+    async fn remember(self: Rc<Self>) {
+        let Some(memory) = self.place.memory() else { return };
+        let mut kept = None;
+        loop {
+            sleep(BEAT).await;
+            let state = self.state();
+            if state == kept {
+                continue;
+            }
+            kept = state.clone();
+            let memory = memory.clone();
+            drop(tokio::task::spawn_blocking(move || state.iter().for_each(|state| memory.keep(state))).await);
+        }
+    }
+
     /// A connection that is well, as soon as there is one.
     async fn link(&self, slot: &Slot) -> Rc<Link> {
         let mut pauses = Pauses::new();
@@ -211,7 +258,7 @@ impl Worker {
             if let Some(link) = place.as_ref().filter(|link| !link.is_closed()) {
                 return link.clone();
             }
-            match Link::open(&self.place).await {
+            match Link::open(&self.place, Some(self.last())).await {
                 Ok(link) => {
                     self.is_back();
                     *place = Some(link);
@@ -251,7 +298,7 @@ impl Worker {
         loop {
             let link = self.link(&self.reading).await;
             match ask(&link).await {
-                Ok(seen) => return self.shared.judge(seen, commits),
+                Ok(seen) => return self.judge(seen, commits),
                 Err(Trouble::Again(_)) => pauses.pause().await,
                 Err(why @ (Trouble::Lost(_) | Trouble::ReadOnly)) => self.lost(&self.reading, &link, &why).await,
                 Err(why) => return Err(why.into()),
@@ -289,14 +336,17 @@ impl Worker {
 
     /// One try. Whether one whose connection ended was carried out shows the next look.
     async fn take(&self, claim: &Claim) -> Result<Option<i64>, Trouble> {
-        let link = Link::open(&self.place).await?;
+        let link = Link::open(&self.place, Some((claim.epoch, claim.commit))).await?;
         let (sent, lease_s) = (Instant::now(), LEASE.as_secs_f64());
         let who = (&*claim.holder, &*claim.process);
-        let taken = link.take(claim.epoch, who, lease_s, claim.in_any_case).await?;
+        let taken = link.take((claim.epoch, claim.commit), who, lease_s, claim.in_any_case).await?;
         if let Some(commit) = taken {
             self.shared.epoch.store(claim.epoch + 1, SeqCst);
             self.shared.commit.store(commit, SeqCst);
             self.shared.renewed(sent);
+            let (uuid, process) = (claim.uuid, claim.process.clone());
+            *self.taken.borrow_mut() = Some(State { uuid, epoch: claim.epoch + 1, commit, process });
+            self.remember_now();
             *self.writing.0.lock().await = Some(link);
         }
         Ok(taken)
@@ -309,7 +359,7 @@ impl Worker {
         match link.renew(self.shared.epoch.load(SeqCst), LEASE.as_secs_f64()).await {
             Ok(true) => self.shared.renewed(sent),
             Ok(false) => match link.state().await {
-                Ok(state) => drop(self.shared.judge(state, self.shared.commit.load(SeqCst))),
+                Ok(state) => drop(self.judge(state, self.shared.commit.load(SeqCst))),
                 Err(_) => return false,
             },
             Err(why) => {
@@ -363,7 +413,7 @@ impl Worker {
         let Some(before) = link.begin((epoch, number), LEASE.as_secs_f64(), keys, writes).await? else {
             link.rollback().await?;
             let state = link.state().await?;
-            return match self.shared.judge(state, number) {
+            return match self.judge(state, number) {
                 Err(e) => Ok(Err(e)),
                 // An earlier try was carried out although its end was not heard of.
                 Ok(state) if state.commit == number + 1 && sent.is_some() => {
@@ -400,7 +450,7 @@ impl Worker {
         if epoch == 0 || self.shared.failure().is_some() {
             return;
         }
-        let released = async { Link::open(&self.place).await?.renew(epoch, 0.0).await };
+        let released = async { Link::open(&self.place, Some(self.last())).await?.renew(epoch, 0.0).await };
         match timeout(RELEASE_MAX, released).await {
             Ok(Ok(_)) => {}
             Ok(Err(why)) => tracing::warn!("the lease of the metadata store is left to run out: {why}"),

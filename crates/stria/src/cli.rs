@@ -885,6 +885,16 @@ pub enum MdtVerb {
     Export(MdtFile),
     /// Make the metadata store of a stopped cluster of an export, in DIR or in the database that 'mdt.store' names
     Import(MdtRefill),
+    /// Take a metadata store in a database as it is, although it lacks changes that were acknowledged: they are lost
+    Accept(MdtAccept),
+}
+
+/// Arguments of `mdt accept`.
+#[derive(Args, Debug)]
+pub struct MdtAccept {
+    /// Directory of the cluster, or of its metadata server
+    #[arg(long)]
+    pub dir: PathBuf,
 }
 
 /// Arguments of `mdt restore` and `mdt import`.

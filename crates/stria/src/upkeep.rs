@@ -153,6 +153,7 @@ pub fn mdt(verb: &cli::MdtVerb) -> Outcome {
             );
             Ok(())
         }
+        cli::MdtVerb::Accept(a) => accept(&ClusterDir::open(&a.dir)?),
         cli::MdtVerb::Import(a) => {
             let (dir, header) = refill(a, Kind::Export)?;
             let place = store_pg::Place::of_dir(&dir.mdt()).map_err(|e| Failure::from(e.to_string()))?;
@@ -161,6 +162,37 @@ pub fn mdt(verb: &cli::MdtVerb) -> Outcome {
             Ok(())
         }
     }
+}
+
+/// A server that is running would begin at once, and remove objects that the store does not know.
+fn accept(dir: &ClusterDir) -> Outcome {
+    if let Some(p) = dir.processes().iter().find(|p| p.runs()) {
+        let why = format!(
+            "{} (process {}) runs: what is newer on the OSTs than the metadata store can be kept on a stopped cluster alone: 'stria stop --dir {}' first",
+            p.name,
+            p.pid,
+            word(dir.path())
+        );
+        return Err(Failure::with_errno(why, libc::EBUSY));
+    }
+    let accepted = on_shard(frames::FramePool::new(1 << 20), async |rt| {
+        let accepted = cluster::accept_mdt(&rt, &dir.mdt(), dir.mdt_identity()).await;
+        accepted.map_err(|e| Failure::from(e.to_string()))
+    })?;
+    let fsname = &dir.fsname;
+    let Some(accepted) = accepted else {
+        say!("the metadata store of '{fsname}' lacks nothing that this directory knows of: nothing to accept");
+        return Ok(());
+    };
+    let seen =
+        accepted.seen.map_or_else(|| "nobody knows what was seen before".into(), |s| format!("{s} was seen before"));
+    say!(
+        "the metadata store of '{fsname}' is taken as it is, at {} ({seen}): what was changed since is lost",
+        accepted.found
+    );
+    say!("  'stria fsck --repair --dir {}' now moves what is newer on the OSTs to lost+found", word(dir.path()));
+    say!("  a metadata server that is started without that removes it");
+    Ok(())
 }
 
 fn backup(dir: &ClusterDir, file: &Path) -> Outcome {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use postgres::{Postgres, is_there};
 use support::promises::{check_all, promise, wait_for_more};
-use support::{Cluster, Daemon, can_mount, good, refused, stria, text, write_secret};
+use support::{Cluster, Daemon, can_mount, good, in_log, refused, stria, text, write_secret};
 
 fn restart(c: &mut Cluster) {
     c.start_mds();
@@ -110,6 +110,42 @@ fn a_file_system_moves_between_engines_and_stays_what_it_is() {
     assert!(said.contains("holds file system 'stria'"), "{said}");
     let (_, said) = refused(&["mdt", "restore", "--dir", &dir, &c.path("export1")]);
     assert!(said.contains("it is an export: make a store of it with 'stria mdt import'"), "{said}");
+}
+
+#[test]
+fn a_database_that_lost_commits_is_not_served_again_until_that_is_accepted() {
+    if !can_mount() || !is_there() {
+        return;
+    }
+    let database = Postgres::start();
+    let url = database.database("fs");
+    let mut c = Cluster::with(1, &[&format!("mdt.store={url}")]);
+    let (dir, log) = (c.path("c"), std::path::PathBuf::from(c.path("log")));
+    let at = c.mount("m", &[]);
+    fs::write(at.join("before"), "kept").unwrap();
+    fs::File::open(at.join("before")).unwrap().sync_all().unwrap();
+    // As a replica has it that was behind when it became the primary.
+    database.sql("fs", "UPDATE stria_mdt SET commit_number = commit_number - 1");
+    let name = at.join("after");
+    let waiting = std::thread::spawn(move || drop(fs::File::create(name).and_then(|f| f.sync_all())));
+    let said = in_log(&log, "its medium is not well");
+    assert!(said.contains("gone back from commit") && said.contains("'stria mdt accept --dir DIR'"), "{said}");
+    let (code, said) = refused(&["mdt", "accept", "--dir", &dir]);
+    assert!(code == libc::EBUSY && said.contains("'stria stop --dir"), "{said}");
+    // The database that has them is back: it goes on by itself.
+    database.sql("fs", "UPDATE stria_mdt SET commit_number = commit_number + 1");
+    in_log(&log, "its store was opened again");
+    waiting.join().unwrap();
+    fs::File::create(at.join("again")).unwrap().sync_all().unwrap();
+    // Gone for good; a server that is started anew knows as much as this one.
+    c.stop();
+    database.sql("fs", "UPDATE stria_mdt SET commit_number = commit_number - 1");
+    let (_, said) = refused(&["mds", "--dir", &dir]);
+    assert!(said.contains("but this server has seen epoch"), "{said}");
+    let accepted = good(&["mdt", "accept", "--dir", &dir]);
+    assert!(accepted.contains("is taken as it is, at epoch"), "{accepted}");
+    good(&["fsck", "--repair", "--dir", &dir]);
+    c.start_mds();
 }
 
 #[test]

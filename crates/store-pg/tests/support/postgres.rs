@@ -72,6 +72,18 @@ impl Postgres {
         server.start_again();
         server
     }
+    /// Another one that has, in a directory of its own, what this one had when it was stopped for that; both run then.
+    pub fn copy(&mut self) -> Postgres {
+        self.kill(libc::SIGINT);
+        let dir = tempfile::tempdir().unwrap();
+        let copied = Command::new("cp").arg("-a").arg(self.dir.path().join(".")).arg(dir.path()).status().unwrap();
+        assert!(copied.success());
+        let (bin, options) = (self.bin.clone(), self.options.clone());
+        let mut other = Postgres { bin, dir, running: None, options };
+        self.start_again();
+        other.start_again();
+        other
+    }
     /// What clients are let in by, in the format of `pg_hba.conf`, and settings: from the next start on.
     pub fn set(&mut self, clients: &str, options: &[String]) {
         fs::write(self.data().join("pg_hba.conf"), clients).unwrap();
