@@ -17,6 +17,10 @@ where
 {
     let (old, new) = (dir.join(name), dir.join(format!("{name}.salvaged")));
     let from = rt.open_blocking(&old, false).map_err(|e| (old.clone(), e))?;
+    if from.is_empty().map_err(|e| (old.clone(), e))? {
+        let why = "it has no bytes, and nothing can be saved of that: put its backup or copy there; 'stria mdt restore' makes a metadata store of a backup where its directory was moved away, 'stria ost replace' an empty store in the place of an OST's";
+        return Err((old, io::Error::new(io::ErrorKind::InvalidData, why)));
+    }
     let aside = aside(rt, dir, name);
     let failed = |e| (new.clone(), e);
     // What an earlier attempt left.

@@ -228,6 +228,15 @@ fn a_store_is_made_of_what_was_salvaged_and_the_damaged_one_stays_beside_it() {
         assert!(found.len() + 1 >= records.len() && found.iter().all(|(k, v)| records.get(k) == Some(v)));
         assert!(fs::read(aside).unwrap() == bytes);
     }
+    // A file without bytes: it is said what helps, and nothing changes.
+    fs::write(&store, []).unwrap();
+    let at = dir.path().to_path_buf();
+    let said = on_shard(async move |rt| {
+        let made = store_redb::salvage(&rt, &at, CACHE_BYTES, Revoked::default()).await;
+        made.map(drop).unwrap_err().to_string()
+    });
+    assert!(said.starts_with(&format!("{}: it has no bytes", store.display())), "{said}");
+    assert!(said.contains("'stria mdt restore'") && fs::read(&store).unwrap().is_empty(), "{said}");
     // Nothing to be read: nothing changes.
     fs::write(&store, vec![0; whole.len()]).unwrap();
     let at = dir.path().to_path_buf();
