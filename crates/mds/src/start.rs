@@ -67,7 +67,9 @@ pub enum StartError {
 impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StartError::NotFormatted => f.write_str("the metadata store is empty: format it with 'stria mkfs' first"),
+            StartError::NotFormatted => f.write_str(
+                "the metadata store is empty: where there was one, 'stria mdt restore' makes it of a backup ('stria mdt backup'), in the place of an empty directory; 'stria mkfs' makes a new file system",
+            ),
             StartError::NotOurs { magic } => {
                 write!(f, "the metadata store starts with {magic:#018x}, which is not Stria's")
             }
