@@ -110,7 +110,11 @@ pub fn troubles_of(answer: &Value) -> Vec<Trouble> {
     let targets = std::iter::once((&answer["mdt"], None)).chain(osts.iter().map(|o| (o, o["index"].as_u64())));
     let of = |(target, ost): (&Value, Option<u64>)| {
         let nid = target["nid"].as_str().unwrap_or("?");
-        trouble::of_server(target, &trouble::Place { dir: answer["dir"].as_str(), nid, ost })
+        let name = ost.map_or_else(|| "mdt0".into(), |i| format!("ost{i}"));
+        let is_tried = answer["down"].as_array().into_iter().flatten().any(|why| {
+            why.as_str().and_then(|why| why.strip_prefix(&name)).is_some_and(|why| why.starts_with(" does not start"))
+        });
+        trouble::of_server(target, &trouble::Place { dir: answer["dir"].as_str(), nid, ost, is_tried })
     };
     let mut all: Vec<Trouble> = targets.filter_map(of).collect();
     let lost = answer["lost_bytes"].as_u64().unwrap_or(0);
@@ -424,5 +428,25 @@ mod tests {
 ";
         let troubles = [Trouble { what: "s-OST0000 is ill".into(), remedy: "'cure' helps".into() }];
         assert_eq!(show(&a, &troubles), expected.to_string() + "  wrong: s-OST0000 is ill: 'cure' helps\n");
+    }
+
+    #[test]
+    fn a_server_of_which_its_supervisor_says_why_it_does_not_start_is_not_started_by_hand() {
+        // A port that was just free.
+        let nid = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let of = |down: &str| {
+            let away =
+                json!({"target": "s-OST0001", "index": 1, "nid": nid, "state": "Connecting", "failure": "refused"});
+            let mdt = json!({"target": "s-MDT0000", "nid": "local:mds", "state": "Full"});
+            let all = troubles_of(&json!({"dir": "/c", "down": [down], "mdt": mdt, "osts": [away]}));
+            all.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+        };
+        let tried = of("ost1 does not start: no such directory");
+        assert!(
+            tried.contains("is away (refused): its supervisor says above why") && !tried.contains("--ost 1"),
+            "{tried}"
+        );
+        let other = of("ost10 does not start: no such directory");
+        assert!(other.ends_with("'stria oss --dir /c --ost 1' starts it"), "{other}");
     }
 }

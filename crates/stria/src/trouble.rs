@@ -102,11 +102,16 @@ pub struct Place<'a> {
     pub nid: &'a str,
     /// The OST's index; `None`: the metadata server.
     pub ost: Option<u64>,
+    /// Whether its supervisor tries to start it, and says why it does not.
+    pub is_tried: bool,
 }
 
 impl Place<'_> {
     /// The command that starts the server, and where.
     fn start(&self) -> String {
+        if self.is_tried {
+            return "its supervisor says above why it does not start, and starts it once that is mended".into();
+        }
         let (role, of) = match self.ost {
             None => ("mds", String::new()),
             Some(ost) => ("oss", format!(" --ost {ost}")),
@@ -263,7 +268,7 @@ mod tests {
     #[test]
     fn servers_are_told_of_with_the_command_that_helps() {
         fn of(target: Value, nid: &str, dir: Option<&str>) -> Option<String> {
-            of_server(&target, &Place { dir, nid, ost: Some(10) }).map(|t| t.to_string())
+            of_server(&target, &Place { dir, nid, ost: Some(10), is_tried: false }).map(|t| t.to_string())
         }
         let away = json!({"target": "s-OST000a", "state": "Connecting", "failure": "refused"});
         // A port that was just free.
