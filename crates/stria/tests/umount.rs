@@ -371,6 +371,26 @@ fn a_cluster_whose_run_directory_is_gone_is_not_told_as_stopped() {
 }
 
 #[test]
+fn a_cluster_of_which_some_processes_are_not_written_down_is_not_told_as_stopped() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    p.up("c", &["m1"], &["--processes"]);
+    let dir = p.at("c");
+    let pid = fs::read_to_string(dir.join("run/ost0.pid")).unwrap().trim().to_string();
+    for name in ["up.pid", "ost0.pid"] {
+        fs::remove_file(dir.join("run").join(name)).unwrap();
+    }
+    let out = bounded(&["stop", "--dir", text(&dir)]);
+    let used = format!("ost0 is in use by process {pid}, which is not written down");
+    assert!(out.status.code() == Some(libc::EBUSY) && said(&out).contains(&used), "{}", said(&out));
+    assert!(bounded(&["umount", text(&p.at("m1"))]).status.success());
+    let out = bounded(&["stop", "--dir", text(&dir)]);
+    assert!(out.status.success(), "{}", said(&out));
+}
+
+#[test]
 fn the_copy_of_a_clusters_directory_is_not_taken_for_the_original_that_runs() {
     if !can_mount() {
         return;

@@ -98,12 +98,15 @@ impl ClusterDir {
         Ok(Some(nid))
     }
 
-    /// Stores that are in use although nobody is written down, as when `run` was removed: which, and by which process, if that is in sight.
+    /// Stores that are in use although nobody is written down, as when `run` was removed: as [`ClusterDir::used`].
     #[must_use]
     pub fn used_by_nobody(&self) -> Vec<(String, Option<u32>)> {
-        if self.processes().iter().any(Process::runs) {
-            return Vec::new();
-        }
+        if self.processes().iter().any(Process::runs) { Vec::new() } else { self.used() }
+    }
+
+    /// Stores that are in use: which, and by which process, if that is in sight.
+    #[must_use]
+    pub fn used(&self) -> Vec<(String, Option<u32>)> {
         let osts = self.ost_indices().into_iter().map(|i| self.ost(i));
         let lock_of = |store: PathBuf| Some((store.file_name()?.to_str()?.to_string(), store.join(rt::DIR_LOCK)));
         let locks = std::iter::once(self.mdt()).chain(osts).filter_map(lock_of);

@@ -33,7 +33,7 @@ enum End {
 /// The verb `stop`.
 ///
 /// # Errors
-/// A process had to be killed, or does not end at all; the others are stopped nevertheless.
+/// A process had to be killed, does not end at all, or is not written down; the others are stopped nevertheless.
 pub fn stop(arguments: &cli::Stop) -> Outcome {
     let dir = ClusterDir::open(&arguments.dir)?;
     let mut forced = Vec::new();
@@ -60,11 +60,14 @@ pub fn stop(arguments: &cli::Stop) -> Outcome {
             _ => forced.push((&p.name, p.pid, end)),
         }
     }
-    if running.is_empty() {
-        return nobody_runs(&dir);
-    }
-    if forced.is_empty() {
-        say!("{}: stopped, {stopped} process(es)", dir.path().display());
+    let stays = forced.iter().any(|f| matches!(f.2, End::Never | End::Unseen));
+    // Who is not written down is not stopped: whether there is somebody, the stores tell.
+    let used = if stays { Vec::new() } else { dir.used() };
+    if forced.is_empty() && used.is_empty() {
+        match stopped {
+            0 => say!("{}: nothing of it runs", dir.path().display()),
+            _ => say!("{}: stopped, {stopped} process(es)", dir.path().display()),
+        }
         return Ok(());
     }
     let told = |(name, pid, end): &(&String, u32, End)| match end {
@@ -75,20 +78,10 @@ pub fn stop(arguments: &cli::Stop) -> Outcome {
         ),
         _ => format!("{name} (process {pid}) gave up what it could not write"),
     };
-    let text: Vec<String> = forced.iter().map(told).collect();
-    let errno = if forced.iter().any(|f| matches!(f.2, End::Never | End::Unseen)) { libc::EBUSY } else { libc::EIO };
+    let used_by = used.iter().map(|(store, pid)| in_use(store, *pid));
+    let text: Vec<String> = forced.iter().map(told).chain(used_by).collect();
+    let errno = if stays || !used.is_empty() { libc::EBUSY } else { libc::EIO };
     Err(Failure::with_errno(format!("{}: {}", dir.path().display(), text.join("; ")), errno))
-}
-
-/// Nobody is written down as running; whether that is so, the stores tell.
-fn nobody_runs(dir: &ClusterDir) -> Outcome {
-    let used = dir.used_by_nobody();
-    if used.is_empty() {
-        say!("{}: nothing of it runs", dir.path().display());
-        return Ok(());
-    }
-    let text: Vec<String> = used.iter().map(|(store, pid)| in_use(store, *pid)).collect();
-    Err(Failure::with_errno(format!("{}: {}", dir.path().display(), text.join("; ")), libc::EBUSY))
 }
 
 /// That a store is in use by a process that is not written down.
