@@ -3,7 +3,7 @@
 mod roles;
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
@@ -641,6 +641,73 @@ fn connections_that_ended_leave_nothing_with_who_keeps_descriptors_of_them() {
         while native(&path, libc::O_RDONLY).is_err() {
             if Instant::now() > end {
                 return Err("places do not become free".into());
+            }
+        }
+        Ok(())
+    });
+}
+
+/// A page of memory that stays away until what is returned is closed: whoever touches it waits.
+fn page_that_is_long_in_coming() -> Result<(usize, OwnedFd), String> {
+    // `linux/userfaultfd.h`: its version, its requests, and registration of pages that are missing.
+    let (api, register) = (0xc018_aa3f, 0xc020_aa00);
+    let (mut agreed, protection) = ([0xaa, 0, 0_u64], libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: plain system calls; a mapping of its own that nobody refers to.
+    let (fd, page) = unsafe {
+        let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC);
+        let page = libc::mmap(std::ptr::null_mut(), 4096, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
+        (fd as i32, page as usize)
+    };
+    if fd < 0 {
+        return Err(format!("userfaultfd(2): {}", io::Error::last_os_error()));
+    }
+    let mut range = [page as u64, 4096, 1, 0];
+    // SAFETY: an open descriptor that is nobody else's; structures of the requests' shapes.
+    let (fd, done) = unsafe {
+        let done = libc::ioctl(fd, api, agreed.as_mut_ptr()) == 0 && libc::ioctl(fd, register, range.as_mut_ptr()) == 0;
+        (OwnedFd::from_raw_fd(fd), done)
+    };
+    if done { Ok((page, fd)) } else { Err(format!("userfaultfd: {}", io::Error::last_os_error())) }
+}
+
+#[test]
+fn a_program_that_is_slow_to_write_into_the_memory_of_its_connection_makes_no_daemon_wait() {
+    if !can_mount() {
+        return;
+    }
+    let (_up, at, _world) = up(transports()[0], 1);
+    within(&at, "a write that takes long", || {
+        let path = at[0].join("f");
+        sys::put(&path, b"x")?;
+        let fd = sys::open(&path, libc::O_RDONLY, 0)?;
+        let offer = said(Offer::of(fd.as_fd()))?;
+        let stream = said(UnixStream::connect(&offer.socket))?;
+        let [memory, _bell] = said(pass::be_greeted(&stream))?;
+        let area = said(Area::map(&memory, AREA_BYTES))?;
+        area.put(DATA, b"kept");
+        let (page, comes) = page_that_is_long_in_coming()?;
+        let number = memory.as_raw_fd();
+        // SAFETY: a page that stays mapped, and an open descriptor until the thread is joined.
+        let writer = std::thread::spawn(move || unsafe { libc::write(number, page as *const libc::c_void, 4096) });
+        let mut touched = libc::pollfd { fd: comes.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry that outlives the call.
+        eq("it writes", unsafe { libc::poll(&raw mut touched, 1, LIMIT.as_millis() as i32) }, 1)?;
+        half_closed(&stream)?;
+        for _ in 0..10 {
+            let other = native(&path, libc::O_RDONLY)?;
+            same("natively", &get(&other, 9, 0)?, b"x")?;
+            same("through the kernel", &sys::get(&path)?, b"x")?;
+        }
+        let mut bytes = [0; 4];
+        area.get(DATA, &mut bytes);
+        same("it still writes", &bytes, b"kept")?;
+        drop(comes);
+        eq("bytes written", writer.join().map_err(|_| "the writer panicked")?, 4096)?;
+        let end = Instant::now() + LIMIT;
+        while bytes != [0; 4] {
+            area.get(DATA, &mut bytes);
+            if Instant::now() > end {
+                return Err("the memory is not taken back".into());
             }
         }
         Ok(())

@@ -12,6 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use ::native::area::Area;
 use ::native::offer::Offer;
@@ -44,7 +45,7 @@ pub(crate) struct Native {
     /// Open files of which the kernel keeps pages that are read.
     paged: RefCell<HashSet<u64>>,
     users: RefCell<HashMap<u32, usize>>,
-    /// Ended connections whose programs have not taken what they were sent, descriptors among it: these count for the daemon's user.
+    /// Ended connections whose programs have not taken what they were sent.
     unread: RefCell<Vec<(UnixStream, Place)>>,
     over: Cell<bool>,
     ends: Event,
@@ -202,13 +203,25 @@ impl Native {
         }
     }
 
-    /// A connection has ended. Its place is free when its program has read what it was sent, or is gone.
-    pub(crate) fn leave(&self, stream: &UnixStream, place: Place) {
-        if !self.over.get()
-            && pass::is_unread(stream)
-            && let Ok(stream) = stream.try_clone()
-        {
-            self.unread.borrow_mut().push((stream, place));
+    /// A connection has ended. Its place is free when its memory is given back, and its program has taken what it was sent, descriptors among
+    /// it, or is gone: these count for the daemon's user.
+    pub(crate) fn leave(self: &Rc<Self>, stream: &UnixStream, area: Arc<Area>, place: Place) {
+        if self.over.get() {
+            return;
+        }
+        match (stream.try_clone(), gives_back(area)) {
+            (Ok(stream), Ok(given)) => {
+                let me = self.clone();
+                self.client.rt().spawn(async move {
+                    drop(given.readable().await);
+                    if pass::is_unread(&stream) && !me.over.get() {
+                        me.unread.borrow_mut().push((stream, place));
+                    }
+                });
+            }
+            (Err(e), _) | (_, Err(e)) => {
+                tracing::debug!("native path: what a connection had stays with its program: {e}");
+            }
         }
     }
 
@@ -280,6 +293,18 @@ async fn let_in<T>(mut next: impl FnMut() -> io::Result<T>, mut welcome: impl Fn
         }
         pause().await;
     }
+}
+
+/// Gives the memory of a connection back, by a thread of its own: programs can make that wait. What becomes readable then.
+fn gives_back(area: Arc<Area>) -> io::Result<Watched<OwnedFd>> {
+    let given = pass::eventfd()?;
+    let bell = given.try_clone()?;
+    std::thread::Builder::new().name("ending".into()).spawn(move || {
+        area.give_back();
+        drop(area);
+        pass::ring_bell(bell.as_fd());
+    })?;
+    Watched::new(given)
 }
 
 /// A program's memory and the daemon's bell, and the program has them, too.

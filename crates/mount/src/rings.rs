@@ -63,9 +63,9 @@ pub(crate) struct Rings {
 impl Drop for Rings {
     /// Nothing is under way any more: the memory is the daemon's again, whatever the program keeps of it.
     fn drop(&mut self) {
-        self.end.borrow().end();
+        let area = self.end.borrow().end();
         if let Some(place) = self.place.take() {
-            self.native.leave(&self.stream, place);
+            self.native.leave(&self.stream, area, place);
         }
     }
 }

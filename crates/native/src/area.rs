@@ -136,7 +136,8 @@ impl Area {
 }
 
 impl Area {
-    /// Gives its pages back, whoever has them mapped; they are zeros from then on.
+    /// Gives its pages back, whoever has them mapped; they are zeros from then on. It waits as long as somebody who has the descriptor likes, by a
+    /// write(2) to it of bytes that are long in coming.
     pub fn give_back(&self) {
         // SAFETY: what is mapped, to be read as zeros: no reference to bytes of it exists, and words are atomics. Where the kernel
         // refuses, the pages stay until nobody has them mapped.

@@ -62,20 +62,19 @@ impl Bells {
             unsafe { libc::syscall(libc::SYS_shutdown, self.stream.as_raw_fd(), libc::SHUT_WR) };
         }
     }
-    /// Waits until the daemon has hung up, or cannot be heard any more.
-    pub(crate) fn wait_for_end(&self) {
+    /// Whether the daemon has hung up within that time, or cannot be heard any more.
+    pub(crate) fn has_hung_up(&self, within: Duration) -> bool {
+        if !self.are_intact(1..2) {
+            return true;
+        }
         let gone = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL;
         let mut stream = libc::pollfd { fd: self.stream.as_raw_fd(), events: libc::POLLRDHUP, revents: 0 };
-        let none = std::ptr::null::<u8>();
-        while stream.revents & gone == 0 && self.are_intact(1..2) {
-            // SAFETY: an entry that outlives the call, no limit and no mask; a signal ends it early.
-            unsafe { libc::syscall(libc::SYS_ppoll, &raw mut stream, 1, none, none, 0) };
-        }
+        poll(&mut stream, within) && stream.revents & gone != 0
     }
-    /// Closes them, as far as they are what they were. Who waits for them hears nothing any more.
+    /// Closes them, if they are what they were.
     pub(crate) fn close(&self) {
-        for (i, fd) in self.numbers().into_iter().enumerate() {
-            if self.are_intact(i..i + 1) {
+        if self.are_intact(0..2) {
+            for fd in self.numbers() {
                 // SAFETY: this connection's descriptor.
                 unsafe { libc::syscall(libc::SYS_close, fd) };
             }
@@ -104,17 +103,24 @@ impl Bells {
             return true;
         }
         let mut stream = libc::pollfd { fd: self.stream.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        let mut limit = libc::timespec {
-            tv_sec: libc::time_t::try_from(at_most.as_secs()).unwrap_or(libc::time_t::MAX),
-            tv_nsec: libc::c_long::from(at_most.subsec_nanos()),
-        };
-        // By its number: poll(3) would be a place where threads are cancelled.
-        // SAFETY: an entry and a limit that outlive the call, and no mask. A signal ends it early, which is no harm.
-        let n =
-            unsafe { libc::syscall(libc::SYS_ppoll, &raw mut stream, 1, &raw mut limit, std::ptr::null::<u8>(), 0) };
         // What it said before it ended is heard before its end is.
-        n > 0 && !(stream.revents & libc::POLLIN != 0 && self.are_intact(1..2) && pass::hear(self.stream.as_fd()))
+        poll(&mut stream, at_most)
+            && !(stream.revents & libc::POLLIN != 0 && self.are_intact(1..2) && pass::hear(self.stream.as_fd()))
     }
+}
+
+/// Waits for one descriptor, or so long. Whether something came; a signal ends it early.
+fn poll(one: &mut libc::pollfd, at_most: Duration) -> bool {
+    let mut limit = libc::timespec {
+        tv_sec: libc::time_t::try_from(at_most.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: libc::c_long::from(at_most.subsec_nanos()),
+    };
+    // By its number: poll(3) would be a place where threads are cancelled.
+    // SAFETY: an entry and a limit that outlive the call, and no mask.
+    let n = unsafe {
+        libc::syscall(libc::SYS_ppoll, std::ptr::from_mut(one), 1, &raw mut limit, std::ptr::null::<u8>(), 0)
+    };
+    n > 0
 }
 
 /// What a descriptor leads to, folded into a number: equal where it leads to the same. `None`: to nothing.

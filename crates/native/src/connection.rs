@@ -290,14 +290,17 @@ impl Connection {
     /// For handlers of signals, too: it locks nothing.
     pub fn finish(&self) {
         self.abandon();
-        if self.is_ours() {
-            self.bells.wait_for_end();
-        }
+        // Looked at again and again: a number that became another file's in the meantime is not waited for.
+        while self.is_ours() && !self.bells.has_hung_up(WATCHED_AT_MOST) {}
     }
 
-    /// Closes the descriptors of one that is not used any more.
-    pub fn close(&self) {
-        self.bells.close();
+    /// Closes the descriptors of one that is not usable any more, if nothing is under way at the daemon. Whether that is so.
+    pub fn close(&self) -> bool {
+        let ended = self.bells.has_hung_up(Duration::ZERO);
+        if ended {
+            self.bells.close();
+        }
+        ended
     }
 
     /// In a child that was forked in the middle of a call: the call finds that there is no daemon, and nothing locked.

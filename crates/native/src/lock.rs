@@ -154,7 +154,8 @@ impl<T> DerefMut for Locked<'_, T> {
 
 impl<T> Drop for Locked<'_, T> {
     fn drop(&mut self) {
-        if self.lock.word.swap(FREE, Release) & AWAITED != 0 {
+        // Where the thread jumped within a handler, and came back, it has been let go, and may be another's by now.
+        if self.lock.word.load(Relaxed) & !AWAITED == me() && self.lock.word.swap(FREE, Release) & AWAITED != 0 {
             wake(&raw const self.lock.word, 1);
         }
     }

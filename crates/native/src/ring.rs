@@ -129,10 +129,12 @@ impl DaemonEnd {
         area.half(LIVES).store(1, Release);
         DaemonEnd { area: Arc::new(area), taken: 0, completed: 0 }
     }
-    /// Takes the memory back: nothing is under way any more. Who still has it mapped finds zeros, and knows ([`lives`]).
-    pub fn end(&self) {
+    /// Nothing is under way any more: what stands in the memory counts no longer, which who has it mapped can see ([`lives`]). The memory is
+    /// to be given back then ([`Area::give_back`]).
+    #[must_use]
+    pub fn end(&self) -> Arc<Area> {
         self.area.half(LIVES).store(0, SeqCst);
-        self.area.give_back();
+        self.area.clone()
     }
     /// The memory.
     #[must_use]
@@ -202,8 +204,8 @@ impl DaemonEnd {
 /// Whether what was copied out of the memory until now is what the daemon put there.
 #[must_use]
 pub fn lives(area: &Area) -> bool {
-    fence(SeqCst);
-    area.half(LIVES).load(Acquire) != 0
+    fence(Acquire);
+    area.half(LIVES).load(Relaxed) != 0
 }
 
 impl ProgramEnd {
@@ -322,7 +324,7 @@ mod tests {
         let mut got = [0; 5];
         program.area().get(DATA, &mut got);
         assert!(lives(program.area()) && got == *b"bytes");
-        daemon.end();
+        daemon.end().give_back();
         program.area().get(DATA, &mut got);
         assert!(!lives(program.area()) && got == [0; 5]);
     }

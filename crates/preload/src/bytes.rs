@@ -29,8 +29,6 @@ pub enum At {
 const MOVES_MAX: u32 = 8;
 /// How often others have the CPU while a call through the rings waits for calls of the kernel's.
 const YIELDS_MAX: u32 = 200;
-/// Of a write that names its place.
-const NO_POSITION: u64 = u64::MAX;
 /// What one read(2) moves at most.
 const BYTES_MAX: usize = 0x7fff_f000;
 
@@ -127,67 +125,88 @@ struct Transfer<'a> {
     fd: c_int,
     parts: &'a [iovec],
     wanted: usize,
+    write: Write,
 }
 
-/// A write through the rings, from before its position moves until all of it is done: where a handler of a signal jumps out of it,
-/// [`write_to_the_end`] does the rest, as a write of the kernel's ends before a handler runs.
-struct Write<'a> {
-    transfer: &'a Transfer<'a>,
-    /// Where in the file; `None`: its position has not moved yet, as far as is known.
+/// How far a write through the rings is. Where a handler of a signal jumps out of it, or writes itself, [`write_to_the_end`] does the rest, as
+/// a write of the kernel's ends before a handler runs.
+#[derive(Default)]
+struct Write {
+    /// Where in the file it goes; `None`: it has not begun, as far as is known.
     at: Cell<Option<u64>>,
-    /// Its position before that.
-    from: u64,
+    /// Of one that moves the position, where that was before.
+    from: Cell<Option<u64>>,
     done: Cell<usize>,
+    /// Bytes of the whole, once a handler had it brought to its end.
+    ended: Cell<Option<usize>>,
 }
 
 thread_local! {
-    static WRITE: Cell<*const Write<'static>> = const { Cell::new(std::ptr::null()) };
+    /// The write that the thread is in.
+    static WRITING: Cell<*const Transfer<'static>> = const { Cell::new(std::ptr::null()) };
 }
 
-/// The write is known as long as this is there.
+/// A write is known as long as this is there.
 struct Known;
 
 impl Drop for Known {
     fn drop(&mut self) {
         compiler_fence(SeqCst);
-        WRITE.with(|w| w.set(std::ptr::null()));
+        WRITING.with(|w| w.set(std::ptr::null()));
     }
 }
 
-impl Write<'_> {
+/// A handler of a signal is about to write, or jumps: a write that it interrupted comes to its end first. The daemon does what it was asked
+/// for, and the kernel the rest.
+pub fn write_to_the_end() {
+    // SAFETY: a frame of this thread, which the handler stands on.
+    let Some(interrupted) = (unsafe { WRITING.with(Cell::get).as_ref() }) else { return };
+    if interrupted.write.ended.get().is_none() {
+        quietly(|| interrupted.end());
+    }
+}
+
+/// A handler jumps out of the write that it interrupted. That has come to its end.
+pub fn write_is_left() {
+    WRITING.with(|w| w.set(std::ptr::null()));
+}
+
+/// A handler is about to move a position.
+fn position_moves() {
+    // SAFETY: as above.
+    if let Some(interrupted) = unsafe { WRITING.with(Cell::get).as_ref() } {
+        interrupted.write.at.set(interrupted.begun());
+    }
+}
+
+impl Transfer<'_> {
     fn known(&self) -> Known {
-        WRITE.with(|w| w.set(std::ptr::from_ref(self).cast()));
+        WRITING.with(|w| w.set(std::ptr::from_ref(self).cast()));
         compiler_fence(SeqCst);
         Known
     }
-    /// Where it goes, if it has begun.
+    /// Where a write goes, if it has begun.
     fn begun(&self) -> Option<u64> {
         let moved =
-            || position(self.transfer.fd)?.checked_sub(self.transfer.wanted as u64).filter(|at| *at == self.from);
-        self.at.get().or_else(moved)
+            || position(self.fd)?.checked_sub(self.wanted as u64).filter(|at| self.write.from.get() == Some(*at));
+        self.write.at.get().or_else(moved)
     }
-}
-
-/// The calling thread jumps out of the library. A write that it had begun comes to its end first: the daemon does what it was asked
-/// for, and the kernel the rest.
-pub fn write_to_the_end() {
-    let write = WRITE.with(|w| w.replace(std::ptr::null()));
-    // SAFETY: a frame of this thread, which the handler that jumps stands on.
-    let Some(write) = (unsafe { write.as_ref() }) else { return };
-    quietly(|| {
-        let Some(at) = write.begun() else { return };
-        let (transfer, done) = (write.transfer, write.done.get());
-        transfer.of.1.bound.connection().finish();
-        let end = at + transfer.wanted as u64;
-        let n = transfer.with_rest(
-            &Moved { bytes: done, failed: Some(io::ErrorKind::NotConnected.into()) },
-            at,
-            libc::SYS_pwrite64,
-        );
-        if n < transfer.wanted && write.from != NO_POSITION && position(transfer.fd) == Some(end) {
-            seek(transfer.fd, n as i64 - transfer.wanted as i64, libc::SEEK_CUR);
+    /// Whether a write that has begun is another process's, of which this one is a copy.
+    fn is_parents(&self) -> bool {
+        self.write.at.get().is_some() && !self.of.1.bound.is_ours()
+    }
+    /// See [`write_to_the_end`].
+    fn end(&self) {
+        let Some(at) = self.begun().filter(|_| self.of.1.bound.is_ours()) else { return };
+        self.of.1.bound.connection().finish();
+        let failed = Some(io::ErrorKind::NotConnected.into());
+        let n = self.with_rest(&Moved { bytes: self.write.done.get(), failed }, at, libc::SYS_pwrite64);
+        let end = at + self.wanted as u64;
+        if n < self.wanted && self.write.from.get().is_some() && position(self.fd) == Some(end) {
+            seek(self.fd, n as i64 - self.wanted as i64, libc::SEEK_CUR);
         }
-    });
+        self.write.ended.set(Some(n));
+    }
 }
 
 impl Transfer<'_> {
@@ -204,32 +223,44 @@ impl Transfer<'_> {
     }
 
     /// Writes at `at`; what finds no room, or fails, the kernel writes there.
-    fn write_or_leave_at(&self, at: u64, progress: &Cell<usize>) -> usize {
-        self.write_at(at, progress)
+    fn write_or_leave_at(&self, at: u64) -> usize {
+        self.write_at(at)
             .unwrap_or_else(|e| self.with_rest(&Moved { bytes: 0, failed: Some(e) }, at, libc::SYS_pwrite64))
     }
 
-    /// Writes at `at`, and says how far it has come.
-    fn write_at(&self, at: u64, progress: &Cell<usize>) -> io::Result<usize> {
+    /// Writes at `at`.
+    fn write_at(&self, at: u64) -> io::Result<usize> {
         let (parts, file) = (self.parts, self.of.1);
         // SAFETY: the same layout, and the memory is the caller's to be read.
         let from = unsafe { std::slice::from_raw_parts(parts.as_ptr().cast::<IoSlice<'_>>(), parts.len()) };
         let moved = pieces(self.wanted, |done, len| {
-            progress.set(done);
+            self.write.done.set(done);
             file.bound.write(at + done as u64, (from, done, len), Some(file.flags), Room::Free)?.wait(&mut [])
         });
-        Ok(self.with_rest(&moved?, at, libc::SYS_pwrite64))
+        let moved = if self.is_settled() { moved.unwrap_or(Moved { bytes: 0, failed: None }) } else { moved? };
+        Ok(self.with_rest(&moved, at, libc::SYS_pwrite64))
+    }
+
+    /// Whether nothing is left to be written: a handler had the write brought to its end, or made this child of who writes.
+    fn is_settled(&self) -> bool {
+        self.write.ended.get().is_some() || self.is_parents()
     }
 
     /// Bytes of the whole. Where a piece found no room, or failed, the kernel does the rest: programs take less than they asked for, of a
     /// file, for its end or a full disk.
     fn with_rest(&self, moved: &Moved, at: u64, call: c_long) -> usize {
         let (open, file) = self.of;
+        if self.is_settled() {
+            return self.write.ended.get().unwrap_or(self.wanted);
+        }
         if moved.failed.is_none() || !is_of(open, file, self.fd) {
             return moved.bytes;
         }
         let mut done = moved.bytes;
         for (base, len) in after(self.parts, moved.bytes) {
+            if let Some(n) = self.write.ended.get() {
+                return n;
+            }
             // SAFETY: the memory of the caller's part. What is done of another call is never counted twice.
             let n = unsafe { libc::syscall(call, self.fd, base, len, at + done as u64) };
             done += usize::try_from(n).unwrap_or(0);
@@ -260,7 +291,7 @@ pub unsafe fn read(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
     through_rings(fd, |open, file| {
         let wanted = wanted(parts)?;
         let first = wanted.min(native::ring::REQUEST_BYTES_MAX);
-        let transfer = Transfer { of: (open, file), fd, parts, wanted };
+        let transfer = Transfer { of: (open, file), fd, parts, wanted, write: Write::default() };
         if let At::Offset(at) = at {
             let at = u64::try_from(at).ok().filter(|at| off_t::try_from(at + wanted as u64).is_ok())?;
             let begun = first_read(open, file, fd, at, first).ok()?;
@@ -296,6 +327,9 @@ pub unsafe fn read(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
 /// # Safety
 /// The parts are the caller's to be read.
 pub unsafe fn write(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
+    if Inside::is_so() && table::is_known(fd) {
+        write_to_the_end();
+    }
     through_rings(fd, |open, file| {
         let wanted = wanted(parts)?;
         if file.appends() {
@@ -305,7 +339,7 @@ pub unsafe fn write(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
         if LIMITED.load(Relaxed) {
             return None;
         }
-        let transfer = Transfer { of: (open, file), fd, parts, wanted };
+        let transfer = Transfer { of: (open, file), fd, parts, wanted, write: Write::default() };
         let written = |n: usize| {
             open.wrote.store(true, Relaxed);
             sizes::on_written();
@@ -316,9 +350,9 @@ pub unsafe fn write(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
             if !is_of(open, file, fd) {
                 return None;
             }
-            let write = Write { transfer: &transfer, at: Cell::new(Some(at)), from: NO_POSITION, done: Cell::new(0) };
-            let _known = write.known();
-            return transfer.write_at(at, &write.done).ok().map(written);
+            transfer.write.at.set(Some(at));
+            let _known = transfer.known();
+            return transfer.write_at(at).ok().map(written);
         }
         if !open.is_alone() {
             return None;
@@ -330,13 +364,13 @@ pub unsafe fn write(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
         }
         // Moved before: who writes meanwhile, as a handler of a signal may, writes behind it. So it is not moved back for want of room:
         // a call that began when the descriptor was another file's may be the kernel's, and among those that write behind it.
-        let write = Write { transfer: &transfer, at: Cell::new(None), from: position(fd)?, done: Cell::new(0) };
-        let _known = write.known();
+        transfer.write.from.set(Some(position(fd)?));
+        let _known = transfer.known();
         let end = seek(fd, wanted as i64, libc::SEEK_CUR)?;
-        write.at.set(Some(end - wanted as u64));
-        let n = written(transfer.write_or_leave_at(end - wanted as u64, &write.done));
-        write.done.set(wanted);
-        if n < wanted {
+        transfer.write.at.set(Some(end - wanted as u64));
+        let n = written(transfer.write_or_leave_at(end - wanted as u64));
+        // What a handler had brought to its end has its position.
+        if n < wanted && !transfer.is_settled() {
             seek(fd, n as i64 - wanted as i64, libc::SEEK_CUR)?;
         }
         open.expected.store(end, Relaxed);
@@ -367,7 +401,10 @@ pub fn kernel_begins(fd: c_int) -> Option<Kept> {
         return None;
     }
     // The call that a handler of a signal interrupted is not waited for.
-    let _inside = Inside::enter()?;
+    let Some(_inside) = Inside::enter() else {
+        position_moves();
+        return None;
+    };
     let kept = table::of(fd)?.keep();
     let _position = kept.open().position.lock();
     kept.open().kernels.fetch_add(1, SeqCst);
@@ -386,6 +423,9 @@ pub fn kernel_ended(kept: Option<Kept>) {
 /// the next moment.
 pub fn beside<T>(fd: c_int, work: impl FnOnce() -> T) -> T {
     let inside = if table::is_known(fd) { Inside::enter() } else { None };
+    if inside.is_none() {
+        position_moves();
+    }
     let open = inside.as_ref().and_then(|_| table::of(fd));
     let _position = open.as_ref().map(|o| o.position.lock());
     work()

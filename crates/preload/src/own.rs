@@ -13,6 +13,8 @@ use native::Connection;
 /// Mounts that a process has connections to.
 const CONNECTIONS_MAX: usize = 16;
 const NONE: c_int = -1;
+/// Of a connection's numbers: the socket's.
+const SOCKET: usize = 1;
 
 /// A connection that is kept for the next file.
 struct Kept {
@@ -20,6 +22,13 @@ struct Kept {
     numbers: [AtomicI32; 2],
     /// What the numbers lead to, as long as they are the library's.
     marks: [AtomicU64; 2],
+}
+
+impl Kept {
+    fn is_intact(&self, i: usize) -> bool {
+        let (number, mark) = (self.numbers[i].load(Acquire), self.marks[i].load(Acquire));
+        number != NONE && native::bells::mark(number) == Some(mark)
+    }
 }
 
 static KEPT: [Kept; CONNECTIONS_MAX] = [const {
@@ -70,8 +79,9 @@ pub fn keep(connection: &Arc<Connection>) -> bool {
     }
     for kept in &KEPT {
         let old = kept.connection.load(Acquire);
+        // Its count stays: another thread may be looking at it (`jumped`), or wait for its end, after which its numbers may be others'.
         // SAFETY: what is kept has a count of its own for good.
-        if unsafe { old.as_ref() }.is_some_and(Connection::is_usable) {
+        if unsafe { old.as_ref() }.is_some_and(|old| old.is_usable() || !old.close()) {
             continue;
         }
         let new = Arc::into_raw(connection.clone()).cast_mut();
@@ -84,10 +94,6 @@ pub fn keep(connection: &Arc<Connection>) -> bool {
             mark.store(native::bells::mark(is).unwrap_or(0), Release);
             number.store(is, Release);
             LOWEST.fetch_min(is, AcqRel);
-        }
-        // SAFETY: it was kept. Its count stays: another thread may be looking at it (`jumped`). The daemon has taken its memory back.
-        if let Some(old) = unsafe { old.as_ref() } {
-            old.close();
         }
         return true;
     }
@@ -106,8 +112,10 @@ pub fn jumped() {
             connection.abandon();
         }
     }
-    native::lock::let_go_all();
+    // Until it has come to its end, the position is still its own.
     crate::bytes::write_to_the_end();
+    crate::bytes::write_is_left();
+    native::lock::let_go_all();
     INSIDE.with(|i| i.set(false));
 }
 
@@ -119,10 +127,12 @@ pub fn is_own(fd: c_int) -> bool {
 
 /// The numbers that still lead to what the library has there: programs close numbers, and get others' files by them, in ways that nobody sees.
 fn marked() -> impl Iterator<Item = c_int> {
-    let all = KEPT.iter().flat_map(|k| k.numbers.iter().zip(&k.marks));
-    all.map(|(n, mark)| (n.load(Acquire), mark.load(Acquire)))
-        .filter(|(n, mark)| *n != NONE && native::bells::mark(*n) == Some(*mark))
-        .map(|(n, _)| n)
+    // The bell is like any other eventfd or epoll: it is taken for the library's as long as the socket is.
+    let of = |kept: &'static Kept| {
+        let there = kept.is_intact(SOCKET);
+        (0..2).filter(move |i| there && kept.is_intact(*i)).map(|i| kept.numbers[i].load(Acquire))
+    };
+    KEPT.iter().flat_map(of)
 }
 
 /// The library's descriptors.
@@ -137,15 +147,17 @@ pub fn give_up(fd: c_int) {
     }
 }
 
-/// A forked child has none. Its copies of its parent's are closed: its parent's end must be seen by the daemon.
-pub fn begin_anew() {
+/// A forked child has none. Its copies of its parent's are closed: its parent's end must be seen by the daemon. `amid`: it may return into a
+/// call that uses one.
+pub fn begin_anew(amid: bool) {
     for fd in marked() {
         // SAFETY: a copy of a descriptor of the library's own.
         unsafe { libc::syscall(libc::SYS_close, fd) };
     }
     for kept in &KEPT {
         // SAFETY: as in `keep`.
-        if let Some(parents) = unsafe { kept.connection.swap(std::ptr::null_mut(), AcqRel).as_ref() } {
+        let parents = unsafe { kept.connection.swap(std::ptr::null_mut(), AcqRel).as_ref() };
+        if let Some(parents) = parents.filter(|_| amid) {
             parents.stand_in();
         }
         for number in &kept.numbers {

@@ -337,7 +337,7 @@ fn begin_anew() {
             open.users.store(0, Release);
         }
     }
-    crate::own::begin_anew();
+    crate::own::begin_anew(amid);
 }
 
 #[cfg(test)]
