@@ -357,6 +357,10 @@ impl Meta {
         to: (Fid, &[u8]),
         flags: u32,
     ) -> Result<(), FsError> {
+        if flags & RENAME_EXCHANGE != 0 {
+            // The answer tells of what was moved; what that is exchanged with has to be known here by then. What is wrong the server says.
+            drop(self.look_up(&cred, to.0, to.1).await);
+        }
         let replaced = self.dentries.borrow().get(&(to.0, to.1.to_vec())).copied();
         self.settle_closes(replaced.unwrap_or_default()).await;
         let (from_name, to_name) = (from.1.into(), to.1.into());
@@ -404,6 +408,7 @@ impl Meta {
                 self.may_be_unnamed(&replaced);
             }
         } else if second.is_none() {
+            // Another client took it in between.
             self.one_of_them_changed(|_| true);
         } else if let (Some(first), Some(second)) = (first, second)
             && missed == [from.0, to.0].map(|dir| self.names_missed(dir))
