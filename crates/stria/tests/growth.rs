@@ -34,6 +34,19 @@ fn blocks(at: &Path) -> u64 {
 /// A file with one stripe on that OST, its bytes there: what OSTs count does not know of pages in a mount's cache.
 fn file_on(at: &Path, ost: u16, bytes: &[u8]) {
     good(&["setstripe", "-c", "1", "-i", &ost.to_string(), text(at)]);
+    fill(at, bytes);
+}
+
+/// The same on an OST whose server has just started: servers announce their OSTs once they serve.
+fn file_on_new(at: &Path, ost: u16, bytes: &[u8], server: &Daemon) {
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while !stria(&["setstripe", "-c", "1", "-i", &ost.to_string(), text(at)]).status.success() {
+        assert!(std::time::Instant::now() < until, "{}", server.said());
+    }
+    fill(at, bytes);
+}
+
+fn fill(at: &Path, bytes: &[u8]) {
     let mut file = fs::File::create(at).unwrap();
     file.write_all(bytes).unwrap();
     file.sync_all().unwrap();
@@ -367,7 +380,7 @@ fn a_repair_on_the_metadata_servers_machine_leaves_files_on_another_machines_ost
     };
     let server = serve(&mds);
     file_on(&a.join("here"), 0, b"zero");
-    file_on(&a.join("there"), 1, b"one");
+    file_on_new(&a.join("there"), 1, b"one", &server);
     c.stop();
     drop(server);
     for more in [&[][..], &["--repair"]] {
@@ -403,8 +416,8 @@ fn an_ost_that_another_machine_replaced_after_the_backup_was_made_is_taken_back(
     let log = c.dir.path().join("new.log");
     let serve = |mds: &str| Daemon::start(&["oss", "--dir", &new, "--ost", "all", "--mds", mds], &log);
     let mut server = serve(&mds);
-    file_on(&a.join("lost"), 1, b"lost");
-    file_on(&a.join("stays"), 2, b"stays");
+    file_on_new(&a.join("lost"), 1, b"lost", &server);
+    file_on_new(&a.join("stays"), 2, b"stays", &server);
     good(&["mdt", "backup", "--dir", &dir, &backup]);
     server.kill();
     fs::rename(format!("{new}/ost1"), c.path("old")).unwrap();
@@ -427,11 +440,7 @@ fn an_ost_that_another_machine_replaced_after_the_backup_was_made_is_taken_back(
     let mut server = serve(&mds);
     let a = c.mount("a", &[]);
     let again = a.join("again");
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while !stria(&["setstripe", "-c", "1", "-i", "1", text(&again)]).status.success() {
-        assert!(std::time::Instant::now() < until, "{}", server.said());
-    }
-    fs::write(&again, b"again").unwrap();
+    file_on_new(&again, 1, b"again", &server);
     assert_eq!(fs::read(&again).unwrap(), b"again");
     assert_eq!(fs::read(a.join("stays")).unwrap(), b"stays");
     assert_eq!(fs::read(a.join("lost")).unwrap_err().raw_os_error(), Some(libc::EIO));
