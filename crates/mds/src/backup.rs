@@ -367,35 +367,17 @@ async fn whole_file(rt: &Rt, file: &Arc<dyn BlockingFile>) -> Result<Whole, Back
 
 async fn put_in(rt: &Rt, file: &Arc<dyn BlockingFile>, kv: &Rc<dyn MetaKv>, kind: Kind) -> Result<(), BackupError> {
     let (mut superblock, mut batch, mut bytes) = (None, KvBatch::default(), 0);
-    // Files without a name that stay, of which the copy may have the only list of objects.
-    let mut kept = BTreeSet::new();
-    let mut last_change = 0;
+    let mut put_back = PuttingBack::default();
     each_block(rt, file, async |pairs| {
         for (key, value) in pairs {
             bytes += key.len() + value.len();
             match key.first() {
                 _ if key == keys::SUPERBLOCK => superblock = Some(value),
                 _ if kind == Kind::Export => drop(batch.changes.insert(Key::from_vec(key), Some(value))),
-                // Whoever was connected then is not any more, and must not be waited for.
-                Some(&(keys::SESSION | keys::REPLY)) => continue,
-                // Inodes come before their marks.
-                Some(&keys::ORPHAN) if keys::fid_of(&key).is_some_and(|fid| kept.contains(&fid)) => continue,
-                Some(&keys::INODE) => {
-                    let inode = put_back_inode(&key, &value)?;
-                    if let Some(fid) = inode.was_orphan {
-                        kept.insert(fid);
+                _ => {
+                    if let Some(value) = put_back.record(&key, value)? {
+                        batch.changes.insert(Key::from_vec(key), Some(value));
                     }
-                    batch.changes.insert(Key::from_slice(&key), Some(inode.value));
-                }
-                // Records of the changelog come before its row.
-                _ if key == keys::CHANGELOG => {
-                    batch.changes.insert(Key::from_slice(&key), Some(put_back_changelog(&value, last_change)?));
-                }
-                first => {
-                    if first == Some(&keys::CHANGE) {
-                        last_change = keys::last_u64(&key).unwrap_or(last_change);
-                    }
-                    batch.changes.insert(Key::from_slice(&key), Some(put_back(&key, value)?));
                 }
             }
             if batch.changes.len() >= RECORDS_PER_COMMIT || bytes >= BYTES_PER_COMMIT {
@@ -410,26 +392,84 @@ async fn put_in(rt: &Rt, file: &Arc<dyn BlockingFile>, kv: &Rc<dyn MetaKv>, kind
     Ok(kv.commit(Arc::new(batch)).await?)
 }
 
+/// Makes a store that its engine has gone back with, as a database does that was put back from its own backup, what one is that was put
+/// back from a copy. Nobody else has it; where it ends early, it is done again.
+///
+/// # Errors
+/// The store fails; a record is damaged.
+pub async fn put_back_in_place(kv: &Rc<dyn MetaKv>) -> Result<(), BackupError> {
+    let (mut put_back, mut from) = (PuttingBack::default(), Key::new());
+    loop {
+        // What it reads it has not changed yet: a snapshot for each page keeps nothing of before in memory.
+        let page = ready(kv.snapshot().await?.range(&from, &[u8::MAX; KEY_END_BYTES], PAGE_KEYS)).await?;
+        let Some((last, _)) = page.last() else { return Ok(()) };
+        from = Key::from_slice(last);
+        from.push(0);
+        let mut batch = KvBatch::default();
+        for (key, sealed) in &page {
+            let value = unseal(key, sealed.clone())?;
+            let then = put_back.record(key, value.clone())?;
+            if then.as_ref() != Some(&value) {
+                batch.changes.insert(Key::from_slice(key), then);
+            }
+        }
+        if !batch.changes.is_empty() {
+            kv.commit(Arc::new(batch)).await?;
+        }
+    }
+}
+
+/// What becomes of the records of a store that is put back, in the order of their keys.
+#[derive(Default)]
+struct PuttingBack {
+    /// Those that have no name and go as after any restart: others without one stay, for the copy may have the only list of their objects.
+    orphans: BTreeSet<Fid>,
+    last_change: u64,
+}
+
+impl PuttingBack {
+    /// A record as it is then; `None`: it goes.
+    fn record(&mut self, key: &[u8], value: Vec<u8>) -> Result<Option<Vec<u8>>, BackupError> {
+        Ok(match key.first() {
+            // Whoever was connected then is not any more, and must not be waited for.
+            Some(&(keys::SESSION | keys::REPLY)) => None,
+            // Inodes come before their marks.
+            Some(&keys::ORPHAN) if keys::fid_of(key).is_none_or(|fid| !self.orphans.contains(&fid)) => None,
+            Some(&keys::INODE) => {
+                let inode = put_back_inode(key, &value)?;
+                self.orphans.extend(inode.orphan);
+                Some(inode.value)
+            }
+            // Records of the changelog come before its row.
+            _ if key == keys::CHANGELOG => Some(put_back_changelog(&value, self.last_change)?),
+            first => {
+                if first == Some(&keys::CHANGE) {
+                    self.last_change = keys::last_u64(key).unwrap_or(self.last_change);
+                }
+                Some(put_back(key, value)?)
+            }
+        })
+    }
+}
+
 /// An inode as it is in a store that was put back.
 struct PutBack {
     value: Vec<u8>,
-    /// It had no name, and stays.
-    was_orphan: Option<Fid>,
+    /// It has no name, and goes.
+    orphan: Option<Fid>,
 }
 
 fn put_back_inode(key: &[u8], value: &[u8]) -> Result<PutBack, BackupError> {
     let damaged = || KvError::Corrupt { key: show_key(key), why: "it cannot be read".into() };
     let fid = keys::fid_of(key).ok_or_else(damaged)?;
     let mut inode = Inode::decode(fid, value).ok_or_else(damaged)?;
-    let mut was_orphan = None;
     if inode.has(InodeFlags::HAS_LAYOUT) {
         // Files were written since: the OSTs know how long they are.
         inode.set(InodeFlags::SIZE_UNKNOWN, true);
         // Its objects may be a named file's by now: a migration's new ones, or those of a file that got a name after the copy was made.
-        was_orphan = inode.has(InodeFlags::ORPHAN).then_some(fid);
         inode.set(InodeFlags::ORPHAN | InodeFlags::LINKABLE, false);
     }
-    Ok(PutBack { value: inode.encode(), was_orphan })
+    Ok(PutBack { value: inode.encode(), orphan: inode.has(InodeFlags::ORPHAN).then_some(fid) })
 }
 
 /// The changelog as it is in a store that was put back, whose last record is `last`. Whoever followed it has seen records behind those of

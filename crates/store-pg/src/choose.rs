@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::{Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
@@ -13,6 +13,8 @@ use crate::link::{Trouble, reach, state_of};
 use crate::memory::State;
 use crate::place::Place;
 
+/// So long a server may take to answer once it is reached: one that stands still keeps nobody from the others.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
 /// So long the other servers have after the first that takes changes has answered.
 const OTHERS_MAX: Duration = Duration::from_secs(1);
 
@@ -40,7 +42,7 @@ pub(crate) async fn connect(place: &Place, at_least: Option<(i64, i64)>) -> Resu
     let mut servers = place.servers().map_err(|e| Trouble::Refused(e.0))?;
     if servers.len() == 1 {
         let (_, config) = servers.remove(0);
-        return reach(&config, security).await;
+        return in_time(reach(&config, security)).await;
     }
     let mut tried = JoinSet::new();
     for (at, (name, config)) in servers.into_iter().enumerate() {
@@ -69,7 +71,12 @@ pub(crate) async fn connect(place: &Place, at_least: Option<(i64, i64)>) -> Resu
     if found.is_empty() {
         return Err(why_none(failed));
     }
-    newest(found, at_least.is_none())
+    newest(place, found, at_least.is_none())
+}
+
+async fn in_time<T>(asked: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
+    let late = || Trouble::Lost(format!("no answer within {} s", ANSWER_MAX.as_secs()));
+    timeout(ANSWER_MAX, asked).await.unwrap_or_else(|_| Err(late()))
 }
 
 async fn look_at(
@@ -86,7 +93,7 @@ async fn look_at(
         };
         Ok((client, state))
     };
-    match looked.await {
+    match in_time(looked).await {
         Ok((client, state)) => Ok(Candidate { name, place, client, state }),
         Err(why) => Err((place, name, why)),
     }
@@ -104,7 +111,7 @@ fn why_none(mut failed: Vec<(usize, String, Trouble)>) -> Trouble {
 }
 
 /// The one that has what all the others have.
-fn newest(mut found: Vec<Candidate>, must_agree: bool) -> Result<Client, Trouble> {
+fn newest(place: &Place, mut found: Vec<Candidate>, must_agree: bool) -> Result<Client, Trouble> {
     found.sort_by_key(|s| s.place);
     let order = |s: &Candidate| s.state.as_ref().map(|s| (s.epoch, s.commit));
     let at = (0..found.len()).rev().max_by_key(|i| order(&found[*i])).expect("there is one");
@@ -119,11 +126,10 @@ fn newest(mut found: Vec<Candidate>, must_agree: bool) -> Result<Client, Trouble
             )));
         }
         if its != theirs {
-            tracing::warn!(
+            place.warn_once(format!(
                 "{} takes changes, too, and is older than {}, which is used: make it a replica, or end it",
-                other.said(),
-                best.said()
-            );
+                other.name, best.name
+            ));
         }
     }
     Ok(best.client)

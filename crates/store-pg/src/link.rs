@@ -56,7 +56,8 @@ UPDATE stria_mdt SET epoch = epoch + 1, holder = $2, holder_process = $3,
     lease_until = clock_timestamp() + $4::float8 * interval '1 second'
 WHERE one = 1 AND epoch = $1 AND commit_number >= $6::int8 AND (lease_until <= clock_timestamp() OR $5::bool) RETURNING commit_number";
 const RENEW: &str = "\
-UPDATE stria_mdt SET lease_until = clock_timestamp() + $2::float8 * interval '1 second' WHERE one = 1 AND epoch = $1";
+UPDATE stria_mdt SET lease_until = clock_timestamp() + $2::float8 * interval '1 second'
+WHERE one = 1 AND epoch = $1 AND commit_number >= $3::int8";
 const CLAIM: &str = "\
 UPDATE stria_mdt SET commit_number = commit_number + 1, lease_until = clock_timestamp() + $3::float8 * interval '1 second'
 WHERE one = 1 AND epoch = $1 AND commit_number = $2";
@@ -352,8 +353,8 @@ impl Link {
     }
 
     /// Lengthens the lease of `epoch`, 0: ends it. False: the epoch is another.
-    pub async fn renew(&self, epoch: i64, lease_s: f64) -> Result<bool, Trouble> {
-        Ok(self.client.execute(&self.statements.renew, &[&epoch, &lease_s]).await? == 1)
+    pub async fn renew(&self, (epoch, commit): (i64, i64), lease_s: f64) -> Result<bool, Trouble> {
+        Ok(self.client.execute(&self.statements.renew, &[&epoch, &lease_s, &commit]).await? == 1)
     }
 
     /// Epoch, last commit, who has it.

@@ -75,6 +75,8 @@ impl State {
 /// See the module's head.
 pub(crate) struct Memory {
     dir: PathBuf,
+    /// One at a time looks and writes.
+    turn: Mutex<()>,
     /// What could not be written down; it counts while this process lives.
     unwritten: Mutex<Option<State>>,
     /// When something was remembered that somebody else has changed.
@@ -83,7 +85,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub fn of(dir: &Path) -> Memory {
-        Memory { dir: dir.into(), unwritten: Mutex::default(), noted: Mutex::default() }
+        Memory { dir: dir.into(), turn: Mutex::default(), unwritten: Mutex::default(), noted: Mutex::default() }
     }
     fn path(&self) -> PathBuf {
         self.dir.join(SEEN_FILE)
@@ -142,6 +144,7 @@ impl Memory {
 
     /// Remembers a state that is newer than what was seen.
     pub fn keep(&self, state: &State) {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let is_newer = |seen: &State| seen.uuid != state.uuid || state.order() > seen.order();
         let Err(why) = self.newest().and_then(|seen| match seen {
             Some(seen) if !is_newer(&seen) => Ok(()),

@@ -126,7 +126,7 @@ impl<'a> Opening<'a> {
         &self,
         answer: Option<Result<T, Trouble>>,
         patience: Patience,
-        since: &mut Option<Instant>,
+        since: &mut Option<(Instant, String)>,
     ) -> Result<Option<T>, OpenError> {
         let may_pass = matches!(&answer, Some(Err(why)) if why.may_pass() || patience == Patience::Forever);
         let why = match self.answered(answer) {
@@ -137,10 +137,12 @@ impl<'a> Opening<'a> {
             }
         };
         let now = self.rt.now();
-        if since.is_none() {
-            tracing::warn!("{why}; it is tried again");
+        let said = why.to_string();
+        if since.as_ref().is_none_or(|(_, before)| *before != said) {
+            tracing::warn!("{said}; it is tried again");
         }
-        let begun = *since.get_or_insert(now);
+        let begun = since.as_ref().map_or(now, |(begun, _)| *begun);
+        *since = Some((begun, said));
         if patience == Patience::Lease && now.since(begun) >= TRIED_FOR {
             return Err(why);
         }
@@ -256,25 +258,31 @@ async fn found(opening: &Opening<'_>, wanted: Option<(u64, u64)>) -> Result<Stor
 pub struct Accepted {
     /// What was seen of it before; nothing where that could not be read.
     pub seen: Option<State>,
-    /// What it is from now on.
+    /// What it was when it was taken in.
     pub found: State,
 }
 
-/// Takes the store at `place` as it is, although it lacks what was seen of it before. `None`: it lacks nothing.
+/// Takes the store at `place` in although it lacks what was seen of it before, as one that was put back from a copy
+/// ([`mds::backup::put_back_in_place`]). `None`: it lacks nothing.
 ///
 /// # Errors
-/// [`OpenError`]; what it is from now on cannot be written down.
+/// [`OpenError`]: another server has it; its records fail; what it is from now on cannot be written down.
 pub async fn accept(rt: &Rt, place: &Place, wanted: Option<(u64, u64)>) -> Result<Option<Accepted>, OpenError> {
-    let row = found(&Opening::begin(rt, place, 0)?, wanted).await?;
     let Some(memory) = place.memory() else { return Ok(None) };
-    let found = row.state();
+    let failed = |why: String| OpenError::Database(place.to_string(), why);
+    // What is remembered stays until all is done: who is interrupted accepts it again.
+    let place = place.unremembered();
+    let found = found(&Opening::begin(rt, &place, 0)?, wanted).await?.state();
     if memory.check(&found).is_ok() {
         return Ok(None);
     }
     let seen = memory.newest().ok().flatten();
-    let written = memory.write(&found);
-    written
-        .map_err(|e| OpenError::Database(place.to_string(), format!("that it is accepted cannot be written: {e}")))?;
+    let opening = Opening::begin(rt, &place, crate::CACHE_BYTES_DEFAULT)?;
+    let kv: Rc<dyn MetaKv> = Rc::new(opening.take(&holder(), Patience::Lease).await?);
+    mds::backup::put_back_in_place(&kv).await.map_err(|e| failed(e.to_string()))?;
+    drop(kv);
+    let now = Opening::begin(rt, &place, 0)?.look().await?.state();
+    memory.write(&now).map_err(|e| failed(format!("that it is accepted cannot be written: {e}")))?;
     Ok(Some(Accepted { seen, found }))
 }
 

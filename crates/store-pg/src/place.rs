@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio_postgres::Config;
@@ -36,6 +36,8 @@ pub struct Place {
     config: Config,
     /// What the metadata target's directory remembers of it; nothing of a place that stands in none.
     memory: Option<Arc<Memory>>,
+    /// What was said of its servers last.
+    said: Arc<Mutex<String>>,
 }
 
 /// The same store, in whichever directory that stands.
@@ -101,7 +103,14 @@ impl Place {
         if config.get_application_name().is_none() {
             config.application_name("stria mds");
         }
-        Ok(Place { text: text.into(), passfile: passfile.map(Into::into), security, config, memory: None })
+        Ok(Place {
+            text: text.into(),
+            passfile: passfile.map(Into::into),
+            security,
+            config,
+            memory: None,
+            said: Arc::default(),
+        })
     }
 
     /// Of a metadata target's directory; `None`: its store is in the directory itself.
@@ -137,6 +146,20 @@ impl Place {
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::File::open(dir)?.sync_all()
+    }
+
+    /// The same without what is remembered of it: for who takes it whatever that says.
+    pub(crate) fn unremembered(&self) -> Place {
+        Place { memory: None, ..self.clone() }
+    }
+
+    /// Says something of its servers, unless that is what was said last.
+    pub(crate) fn warn_once(&self, text: String) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        if *said != text {
+            tracing::warn!("{text}");
+            *said = text;
+        }
     }
 
     pub(crate) fn memory(&self) -> Option<&Arc<Memory>> {

@@ -118,13 +118,14 @@ impl Shared {
     }
     /// Judges what was seen of the store: it is this server's, and has all commits.
     fn judge<T>(&self, seen: Seen<T>, commits: i64) -> Result<Seen<T>, KvError> {
-        if seen.epoch != self.epoch.load(SeqCst) {
+        let own = self.epoch.load(SeqCst);
+        if seen.epoch > own {
             return Err(self.fenced(seen.epoch));
         }
-        if seen.commit < commits {
+        if seen.epoch < own || seen.commit < commits {
             let why = format!(
-                "the database has gone back from commit {commits} to {}: changes that it had acknowledged are lost (a replica that was behind?)",
-                seen.commit
+                "the database has gone back from commit {commits} to {} (epoch {} after {own}): changes that it had acknowledged are lost (a replica that was behind, or a primary of before?)",
+                seen.commit, seen.epoch
             );
             self.fail(KvError::Io(why.clone()));
             return Err(KvError::Io(why));
@@ -356,7 +357,7 @@ impl Worker {
     async fn renew(&self) -> bool {
         let link = self.link(&self.writing).await;
         let sent = Instant::now();
-        match link.renew(self.shared.epoch.load(SeqCst), LEASE.as_secs_f64()).await {
+        match link.renew(self.last(), LEASE.as_secs_f64()).await {
             Ok(true) => self.shared.renewed(sent),
             Ok(false) => match link.state().await {
                 Ok(state) => drop(self.judge(state, self.shared.commit.load(SeqCst))),
@@ -450,7 +451,7 @@ impl Worker {
         if epoch == 0 || self.shared.failure().is_some() {
             return;
         }
-        let released = async { Link::open(&self.place, Some(self.last())).await?.renew(epoch, 0.0).await };
+        let released = async { Link::open(&self.place, Some(self.last())).await?.renew(self.last(), 0.0).await };
         match timeout(RELEASE_MAX, released).await {
             Ok(Ok(_)) => {}
             Ok(Err(why)) => tracing::warn!("the lease of the metadata store is left to run out: {why}"),

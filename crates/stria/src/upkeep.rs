@@ -164,15 +164,10 @@ pub fn mdt(verb: &cli::MdtVerb) -> Outcome {
     }
 }
 
-/// A server that is running would begin at once, and remove objects that the store does not know.
+/// Takes an older database in, as a backup that is put back.
 fn accept(dir: &ClusterDir) -> Outcome {
     if let Some(p) = dir.processes().iter().find(|p| p.runs()) {
-        let why = format!(
-            "{} (process {}) runs: what is newer on the OSTs than the metadata store can be kept on a stopped cluster alone: 'stria stop --dir {}' first",
-            p.name,
-            p.pid,
-            word(dir.path())
-        );
+        let why = format!("{} (process {}) runs: 'stria stop --dir {}' first", p.name, p.pid, word(dir.path()));
         return Err(Failure::with_errno(why, libc::EBUSY));
     }
     let accepted = on_shard(frames::FramePool::new(1 << 20), async |rt| {
@@ -190,8 +185,10 @@ fn accept(dir: &ClusterDir) -> Outcome {
         "the metadata store of '{fsname}' is taken as it is, at {} ({seen}): what was changed since is lost",
         accepted.found
     );
-    say!("  'stria fsck --repair --dir {}' now moves what is newer on the OSTs to lost+found", word(dir.path()));
-    say!("  a metadata server that is started without that removes it");
+    say!(
+        "  what is newer on the OSTs stays there: 'stria fsck --repair --dir {}' moves it to lost+found",
+        word(dir.path())
+    );
     Ok(())
 }
 

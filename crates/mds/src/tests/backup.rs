@@ -96,6 +96,37 @@ fn with_large_attributes() -> Fs {
 }
 
 #[test]
+fn a_store_that_has_gone_back_by_itself_becomes_what_one_is_that_was_put_back_also_where_that_was_interrupted() {
+    let fs = filled();
+    register(&fs, 1);
+    let d = fs.walk("d").unwrap();
+    fs.open(d, "", 0o20_200_000 | 2, 0o600).unwrap();
+    fs.open(d, "f1", 2, 0).unwrap();
+    fs.unlink(d, "f1").unwrap();
+    fs.sync();
+    write(&fs, FILE).unwrap();
+    let all = |kv: &MemoryKv| {
+        let mut all = std::collections::BTreeMap::new();
+        kv.tamper(|map| all = map.clone());
+        all
+    };
+    let (was, expected) = (all(&fs.kv), all(&restore(&fs, FILE, (77, 5)).unwrap()));
+    let in_place = |kv: &Rc<MemoryKv>| {
+        let target: Rc<dyn MetaKv> = kv.clone();
+        fs.world.run(async move { backup::put_back_in_place(&target).await }).unwrap();
+    };
+    let kv = fs.kv.reopen();
+    in_place(&kv);
+    assert!(all(&kv) == expected);
+    // It came as far as the inodes.
+    let marks: Vec<_> = was.iter().filter(|(key, _)| key[0] == keys::ORPHAN).collect();
+    assert_eq!(marks.len(), 2);
+    kv.tamper(|map| map.extend(marks.iter().map(|(k, v)| ((*k).clone(), (*v).clone()))));
+    in_place(&kv);
+    assert!(all(&kv).into_keys().eq(expected.into_keys()));
+}
+
+#[test]
 fn a_store_of_large_attributes_is_put_back_from_its_backup_and_its_export() {
     let fs = with_large_attributes();
     write(&fs, FILE).unwrap();
