@@ -28,6 +28,18 @@ struct Candidate {
     state: Option<State>,
 }
 
+/// A connection, and the name of the server that it leads to.
+pub(crate) struct Connected {
+    pub server: String,
+    pub client: Client,
+}
+
+impl From<Candidate> for Connected {
+    fn from(chosen: Candidate) -> Connected {
+        Connected { server: chosen.name, client: chosen.client }
+    }
+}
+
 impl Candidate {
     fn said(&self) -> String {
         let state = self.state.as_ref().map_or_else(|| "no store".into(), State::to_string);
@@ -37,12 +49,12 @@ impl Candidate {
 
 /// A connection to the server to use. `at_least`: epoch and commit that it must have; the first one that has them will do. Without it all are
 /// looked at, and servers that have gone apart are refused.
-pub(crate) async fn connect(place: &Place, at_least: Option<(i64, i64)>) -> Result<Client, Trouble> {
+pub(crate) async fn connect(place: &Place, at_least: Option<(i64, i64)>) -> Result<Connected, Trouble> {
     let security = place.security().map_err(|e| Trouble::Refused(e.0))?;
     let mut servers = place.servers().map_err(|e| Trouble::Refused(e.0))?;
     if servers.len() == 1 {
-        let (_, config) = servers.remove(0);
-        return in_time(reach(&config, security)).await;
+        let (server, config) = servers.remove(0);
+        return Ok(Connected { server, client: in_time(reach(&config, security)).await? });
     }
     let mut tried = JoinSet::new();
     for (at, (name, config)) in servers.into_iter().enumerate() {
@@ -59,7 +71,7 @@ pub(crate) async fn connect(place: &Place, at_least: Option<(i64, i64)>) -> Resu
             Some(Ok(Ok(server))) => {
                 let has = server.state.as_ref().map(|s| (s.epoch, s.commit));
                 if at_least.is_some_and(|(e, c)| has.is_some_and(|(epoch, commit)| epoch >= e && commit >= c)) {
-                    return Ok(server.client);
+                    return Ok(server.into());
                 }
                 found.push(server);
                 until.get_or_insert_with(|| Instant::now() + OTHERS_MAX);
@@ -74,7 +86,26 @@ pub(crate) async fn connect(place: &Place, at_least: Option<(i64, i64)>) -> Resu
     newest(place, found, at_least.is_none())
 }
 
-async fn in_time<T>(asked: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
+/// Whether a server that has not answered for a while answers nobody: it stands still, or cannot be reached.
+pub(crate) async fn is_silent(place: &Place, server: &str) -> bool {
+    let (Ok(security), Ok(servers)) = (place.security(), place.servers()) else { return false };
+    let Some((_, config)) = servers.into_iter().find(|(name, _)| name == server) else { return false };
+    let asked = async {
+        let (client, connection) = config.connect(security).await?;
+        let connection = tokio::spawn(connection);
+        let answer = client.query("SELECT commit_number FROM stria_mdt", &[]).await;
+        connection.abort();
+        answer
+    };
+    match timeout(ANSWER_MAX, asked).await {
+        // What it refuses it has answered.
+        Ok(answer) => answer.is_err_and(|e| e.code().is_none()),
+        Err(_) => true,
+    }
+}
+
+/// An answer, or none within [`ANSWER_MAX`].
+pub(crate) async fn in_time<T>(asked: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
     let late = || Trouble::Lost(format!("no answer within {} s", ANSWER_MAX.as_secs()));
     timeout(ANSWER_MAX, asked).await.unwrap_or_else(|_| Err(late()))
 }
@@ -111,7 +142,7 @@ fn why_none(mut failed: Vec<(usize, String, Trouble)>) -> Trouble {
 }
 
 /// The one that has what all the others have.
-fn newest(place: &Place, mut found: Vec<Candidate>, must_agree: bool) -> Result<Client, Trouble> {
+fn newest(place: &Place, mut found: Vec<Candidate>, must_agree: bool) -> Result<Connected, Trouble> {
     found.sort_by_key(|s| s.place);
     let order = |s: &Candidate| s.state.as_ref().map(|s| (s.epoch, s.commit));
     let at = (0..found.len()).rev().max_by_key(|i| order(&found[*i])).expect("there is one");
@@ -132,5 +163,5 @@ fn newest(place: &Place, mut found: Vec<Candidate>, must_agree: bool) -> Result<
             ));
         }
     }
-    Ok(best.client)
+    Ok(best.into())
 }

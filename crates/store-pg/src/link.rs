@@ -2,18 +2,20 @@
 //!
 //! Only what PostgreSQL, Citus, YugabyteDB and CockroachDB have in common is used: two plain tables, serializable transactions,
 //! `ON CONFLICT`, arrays, the database's clock.
+use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mds::kv::KvBatch;
 use mds::kv::KvError;
+use tokio::sync::watch;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Error, Row, Statement};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::choose::connect;
+use crate::choose::{Connected, connect, in_time};
 use crate::memory::State;
 use crate::place::{Place, with_causes};
 
@@ -213,7 +215,13 @@ impl Writes {
 /// A connection with its statements.
 pub(crate) struct Link {
     client: Client,
+    server: String,
     statements: Statements,
+    /// Calls under way.
+    pending: Cell<usize>,
+    /// When the server answered last, or was asked after a pause.
+    heard: Cell<Instant>,
+    given_up: watch::Sender<bool>,
 }
 
 struct Statements {
@@ -227,6 +235,45 @@ struct Statements {
     before: Statement,
     put: Statement,
     delete: Statement,
+}
+
+impl Statements {
+    async fn prepare(client: &Client) -> Result<Statements, Trouble> {
+        let (look, take, renew, claim, state) = tokio::try_join!(
+            client.prepare(LOOK),
+            client.prepare(TAKE),
+            client.prepare(RENEW),
+            client.prepare(CLAIM),
+            client.prepare(STATE)
+        )?;
+        let (get, range, before, put, delete) = tokio::try_join!(
+            client.prepare(GET),
+            client.prepare(RANGE),
+            client.prepare(BEFORE),
+            client.prepare(PUT),
+            client.prepare(DELETE)
+        )?;
+        Ok(Statements { look, take, renew, claim, state, get, range, before, put, delete })
+    }
+}
+
+/// A call under way.
+struct Pending<'a>(&'a Link);
+
+impl Pending<'_> {
+    fn begin(link: &Link) -> Pending<'_> {
+        if link.pending.replace(link.pending.get() + 1) == 0 {
+            link.heard.set(Instant::now());
+        }
+        Pending(link)
+    }
+}
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        self.0.pending.set(self.0.pending.get() - 1);
+        self.0.heard.set(Instant::now());
+    }
 }
 
 /// A connection to a server, if that takes changes.
@@ -300,24 +347,34 @@ impl Link {
         Link::over(connect(place, at_least).await?).await.map(Rc::new)
     }
 
-    pub async fn over(client: Client) -> Result<Link, Trouble> {
-        check_version(&client).await?;
-        let (look, take, renew, claim, state) = tokio::try_join!(
-            client.prepare(LOOK),
-            client.prepare(TAKE),
-            client.prepare(RENEW),
-            client.prepare(CLAIM),
-            client.prepare(STATE)
-        )?;
-        let (get, range, before, put, delete) = tokio::try_join!(
-            client.prepare(GET),
-            client.prepare(RANGE),
-            client.prepare(BEFORE),
-            client.prepare(PUT),
-            client.prepare(DELETE)
-        )?;
-        let statements = Statements { look, take, renew, claim, state, get, range, before, put, delete };
-        Ok(Link { client, statements })
+    async fn over(Connected { server, client }: Connected) -> Result<Link, Trouble> {
+        in_time(check_version(&client)).await?;
+        let statements = in_time(Statements::prepare(&client)).await?;
+        let (pending, heard, given_up) = (Cell::new(0), Cell::new(Instant::now()), watch::Sender::new(false));
+        Ok(Link { client, server, statements, pending, heard, given_up })
+    }
+
+    /// The server's name.
+    pub fn server(&self) -> &str {
+        &self.server
+    }
+    /// What the server answers, unless it is given up before.
+    pub async fn answer<T>(&self, asked: impl Future<Output = Result<T, Trouble>>) -> Result<T, Trouble> {
+        let _pending = Pending::begin(self);
+        let mut given_up = self.given_up.subscribe();
+        tokio::select! {
+            biased;
+            _ = given_up.wait_for(|is| *is) => Err(Trouble::Lost("it has answered nobody for some seconds".into())),
+            answer = asked => answer,
+        }
+    }
+    /// Since when the server owes an answer, if it does.
+    pub fn owes_since(&self) -> Option<Instant> {
+        (self.pending.get() > 0).then(|| self.heard.get())
+    }
+    /// Whoever waits for an answer of the server is told that none comes.
+    pub fn give_up(&self) {
+        self.given_up.send_replace(true);
     }
 
     pub fn is_closed(&self) -> bool {

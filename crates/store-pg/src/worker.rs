@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{LocalSet, spawn_local};
 use tokio::time::{sleep, timeout};
 
-use crate::choose::connect;
+use crate::choose::{connect, in_time, is_silent};
 use crate::link::{Link, Records, Seen, StoreRow, Trouble, Writes, create};
 use crate::memory::State;
 use crate::place::Place;
@@ -29,6 +29,8 @@ const BEAT: Duration = Duration::from_secs(1);
 /// Pauses between tries of what somebody else's transaction was in the way of, and of a connection.
 const AGAIN_FIRST: Duration = Duration::from_millis(2);
 const AGAIN_MAX: Duration = Duration::from_millis(250);
+/// A server that owes an answer for so long is asked whether it answers at all.
+const OWED_MAX: Duration = Duration::from_secs(5);
 /// How long the end of a lease may take when the store is closed.
 const RELEASE_MAX: Duration = Duration::from_secs(1);
 
@@ -175,7 +177,7 @@ pub(crate) fn run(place: Place, shared: Arc<Shared>, mut commands: mpsc::Unbound
     tasks.block_on(&runtime, async {
         let (to_writer, of_writer) = mpsc::unbounded_channel();
         let writer = spawn_local(worker.clone().write(of_writer));
-        let remembering = spawn_local(worker.clone().remember());
+        let (remembering, watching) = (spawn_local(worker.clone().remember()), spawn_local(worker.clone().watch()));
         while let Some(command) = commands.recv().await {
             match command {
                 Command::Close => break,
@@ -185,6 +187,7 @@ pub(crate) fn run(place: Place, shared: Arc<Shared>, mut commands: mpsc::Unbound
         }
         writer.abort();
         remembering.abort();
+        watching.abort();
         worker.remember_now();
         worker.release().await;
     });
@@ -195,11 +198,11 @@ impl Worker {
     async fn answer(self: Rc<Self>, command: Command) {
         match command {
             Command::Create(fsname, identity, to) => {
-                let made = async { create(&connect(&self.place, None).await?, &fsname, identity).await };
+                let made = async { create(&connect(&self.place, None).await?.client, &fsname, identity).await };
                 drop(to.send(made.await));
             }
             Command::Look(to) => {
-                let looked = async { Link::open(&self.place, None).await?.look().await };
+                let looked = async { in_time(Link::open(&self.place, None).await?.look()).await };
                 drop(to.send(looked.await));
             }
             Command::Get(key, to) => {
@@ -251,6 +254,38 @@ impl Worker {
         }
     }
 
+    /// Gives a server up that owes an answer and answers nobody. One that answers others is waited for: its medium may be slow, or a
+    /// synchronous replica away, and what it was asked for may be done.
+    async fn watch(self: Rc<Self>) {
+        let mut told = false;
+        loop {
+            sleep(if told { OWED_MAX } else { BEAT }).await;
+            let mut longest = None;
+            for slot in [&self.reading, &self.writing] {
+                let link = slot.0.try_lock().ok().and_then(|place| place.clone());
+                let Some((link, since)) = link.and_then(|link| Some((link.clone(), link.owes_since()?))) else {
+                    continue;
+                };
+                if since.elapsed() < OWED_MAX {
+                    continue;
+                }
+                if is_silent(&self.place, link.server()).await {
+                    link.give_up();
+                } else if link.owes_since() == Some(since) {
+                    longest = longest.max(Some(since.elapsed()));
+                }
+            }
+            if let Some(owed) = longest.filter(|_| !told) {
+                tracing::warn!(
+                    "the metadata store's database {} has owed an answer for {} s, and answers others: it is waited for (a slow medium, or a synchronous replica that is away?)",
+                    self.place,
+                    owed.as_secs()
+                );
+            }
+            told = longest.is_some();
+        }
+    }
+
     /// A connection that is well, as soon as there is one.
     async fn link(&self, slot: &Slot) -> Rc<Link> {
         let mut pauses = Pauses::new();
@@ -298,7 +333,7 @@ impl Worker {
         let mut pauses = Pauses::new();
         loop {
             let link = self.link(&self.reading).await;
-            match ask(&link).await {
+            match link.answer(ask(&link)).await {
                 Ok(seen) => return self.judge(seen, commits),
                 Err(Trouble::Again(_)) => pauses.pause().await,
                 Err(why @ (Trouble::Lost(_) | Trouble::ReadOnly)) => self.lost(&self.reading, &link, &why).await,
@@ -340,7 +375,7 @@ impl Worker {
         let link = Link::open(&self.place, Some((claim.epoch, claim.commit))).await?;
         let (sent, lease_s) = (Instant::now(), LEASE.as_secs_f64());
         let who = (&*claim.holder, &*claim.process);
-        let taken = link.take((claim.epoch, claim.commit), who, lease_s, claim.in_any_case).await?;
+        let taken = in_time(link.take((claim.epoch, claim.commit), who, lease_s, claim.in_any_case)).await?;
         if let Some(commit) = taken {
             self.shared.epoch.store(claim.epoch + 1, SeqCst);
             self.shared.commit.store(commit, SeqCst);
@@ -357,9 +392,9 @@ impl Worker {
     async fn renew(&self) -> bool {
         let link = self.link(&self.writing).await;
         let sent = Instant::now();
-        match link.renew(self.last(), LEASE.as_secs_f64()).await {
+        match link.answer(link.renew(self.last(), LEASE.as_secs_f64())).await {
             Ok(true) => self.shared.renewed(sent),
-            Ok(false) => match link.state().await {
+            Ok(false) => match link.answer(link.state()).await {
                 Ok(state) => drop(self.judge(state, self.shared.commit.load(SeqCst))),
                 Err(_) => return false,
             },
@@ -380,20 +415,21 @@ impl Worker {
                 return Err(e);
             }
             let link = self.link(&self.writing).await;
-            let why = match self.try_commit(&link, number, batch, (keys, &writes), &mut sent).await {
+            let tried = self.try_commit(&link, number, batch, (keys, &writes), &mut sent);
+            let why = match link.answer(tried).await {
                 Ok(done) => return done,
                 Err(why) => why,
             };
             match why {
                 Trouble::Again(_) => {
-                    if let Err(why) = link.rollback().await {
+                    if let Err(why) = link.answer(link.rollback()).await {
                         self.lost(&self.writing, &link, &why).await;
                     }
                     pauses.pause().await;
                 }
                 Trouble::Lost(_) | Trouble::ReadOnly => self.lost(&self.writing, &link, &why).await,
                 why => {
-                    drop(link.rollback().await);
+                    drop(link.answer(link.rollback()).await);
                     return Err(why.into());
                 }
             }

@@ -39,6 +39,10 @@ fn both(a: &Postgres, b: &Postgres) -> String {
     format!("postgres://stria@{},{}/fs", dir(a), dir(b))
 }
 
+fn holder_of(server: &Postgres) -> String {
+    server.sql("fs", "SELECT holder_process FROM stria_mdt")
+}
+
 fn commit_of(server: &Postgres) -> String {
     server.sql("fs", "SELECT commit_number FROM stria_mdt")
 }
@@ -64,6 +68,57 @@ fn of_servers_that_take_changes_the_newest_is_used_and_stays_so_when_connections
         }
         drop(kv);
         assert_eq!((commit_of(&a), commit_of(&b)), ("1".into(), "5".into()));
+    });
+}
+
+#[test]
+fn a_server_that_stands_still_is_given_up_for_one_that_has_all() {
+    if !is_there() {
+        return;
+    }
+    let mut a = Postgres::start();
+    let url = a.database("fs");
+    on_shard(|rt| async move {
+        begin(&rt, &url).await;
+        let b = a.copy();
+        let kv = open(&rt, &both(&a, &b)).await.unwrap();
+        // Where it was opened is where both were the same: it may be either.
+        let (used, other) = if a.sql("fs", "SELECT epoch FROM stria_mdt") == "2" { (&a, &b) } else { (&b, &a) };
+        other.sql("fs", &format!("UPDATE stria_mdt SET epoch = 2, holder_process = '{}'", holder_of(used)));
+        let still = used.stand_still();
+        kv.commit(batch(2)).await.unwrap();
+        kv.commit(batch(3)).await.unwrap();
+        assert_eq!((commit_of(other), count(&*kv).await), ("3".into(), 3));
+        drop(still);
+        assert_eq!(commit_of(used), "1");
+        drop(kv);
+    });
+}
+
+#[test]
+fn a_commit_that_takes_long_is_waited_for_as_long_as_the_server_answers_others() {
+    if !is_there() {
+        return;
+    }
+    let server = Postgres::start();
+    let url = server.database("fs");
+    on_shard(|rt| async move {
+        begin(&rt, &url).await;
+        let kv = open(&rt, &url).await.unwrap();
+        kv.commit(batch(2)).await.unwrap();
+        let connections =
+            "SELECT string_agg(pid::text, ' ' ORDER BY pid) FROM pg_stat_activity WHERE application_name = 'stria mds'";
+        let before = server.sql("fs", connections);
+        // As a replica that is away does, whose word a commit needs.
+        let mut other = server.session("fs");
+        other.run("BEGIN; SELECT 1 FROM stria_mdt FOR UPDATE");
+        let released = rt.clone();
+        rt.spawn(async move {
+            released.sleep(types::Duration::from_secs(12)).await;
+            other.run("COMMIT");
+        });
+        kv.commit(batch(3)).await.unwrap();
+        assert_eq!((server.sql("fs", connections), count(&*kv).await), (before, 3));
     });
 }
 

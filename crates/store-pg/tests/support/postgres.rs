@@ -159,6 +159,18 @@ impl Postgres {
         child.wait().unwrap();
     }
 
+    /// It stands still, with all its processes, as long as what is returned is there.
+    pub fn stand_still(&self) -> Still {
+        let main = self.running.as_ref().expect("it runs").id() as i32;
+        // SAFETY: processes that were started here, and are not waited for as long as the first one runs.
+        let stop = |pid: i32| unsafe { libc::kill(pid, libc::SIGSTOP) };
+        stop(main);
+        let children = fs::read_to_string(format!("/proc/{main}/task/{main}/children")).unwrap();
+        let children: Vec<i32> = children.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+        children.iter().for_each(|pid| assert_eq!(stop(*pid), 0));
+        Still([vec![main], children].concat())
+    }
+
     /// Makes a database.
     pub fn database(&self, name: &str) -> String {
         self.sql("postgres", &format!("CREATE DATABASE {name}"));
@@ -188,6 +200,18 @@ impl Drop for Postgres {
     fn drop(&mut self) {
         if self.running.is_some() {
             self.kill(libc::SIGQUIT);
+        }
+    }
+}
+
+/// See [`Postgres::stand_still`].
+pub struct Still(Vec<i32>);
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        for pid in &self.0 {
+            // SAFETY: see there.
+            unsafe { libc::kill(*pid, libc::SIGCONT) };
         }
     }
 }
