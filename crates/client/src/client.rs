@@ -162,20 +162,23 @@ impl Client {
     pub fn offsets(&self) -> &Offsets {
         &self.offsets
     }
-    /// Space of every target: (OST index, or `None` for the metadata target; its answer). `lazy`: a metadata server that
-    /// is away is not waited for, either.
+    /// Space of every target: (OST index, or `None` for the metadata target; its answer). One that does not answer `within` a time is not
+    /// waited for longer; `lazy`: a metadata server that is away is not waited for at all.
     ///
     /// Cancel: nothing happened.
-    pub async fn statfs_each(&self, lazy: bool) -> Vec<(Option<OstIndex>, Result<StatfsReply, FsError>)> {
+    pub async fn statfs_each(
+        &self,
+        lazy: bool,
+        within: Option<Duration>,
+    ) -> Vec<(Option<OstIndex>, Result<StatfsReply, FsError>)> {
         let mdc = self.sessions.mdc();
-        let of_mdt = match mdc.state() {
-            ptlrpc::ImportState::Full => mdc.ask(Op::MdtStatfs, &()).await,
-            _ if lazy => Err(FsError::NotConnected),
-            _ => mdc.ask(Op::MdtStatfs, &()).await,
+        let of_mdt = if lazy && mdc.state() != ptlrpc::ImportState::Full {
+            Err(FsError::NotConnected)
+        } else {
+            self.sessions.in_time(within, mdc.ask(Op::MdtStatfs, &())).await
         };
-        let mut out = vec![(None, of_mdt)];
-        out.extend(self.osts.statfs().await.into_iter().map(|(ost, answer)| (Some(ost), answer)));
-        out
+        let osts = self.osts.statfs(within).await.into_iter().map(|(ost, answer)| (Some(ost), answer));
+        std::iter::once((None, of_mdt)).chain(osts).collect()
     }
     /// Space of the file system: the OSTs' bytes, the metadata target's inodes.
     ///
@@ -185,7 +188,7 @@ impl Client {
     /// The metadata target does not answer.
     pub async fn statfs(&self) -> Result<StatfsReply, FsError> {
         let mut sum = StatfsReply::default();
-        for (ost, answer) in self.statfs_each(false).await {
+        for (ost, answer) in self.statfs_each(false, None).await {
             match (ost, answer) {
                 (None, answer) => {
                     let m = answer?;

@@ -688,10 +688,11 @@ impl Osts {
         }
         result
     }
-    /// Space of every OST. One that is being connected for the first time is waited for, one that is away is not.
+    /// Space of every OST. One that is being connected for the first time is waited for, one that is away is not, and none longer than
+    /// `within`.
     ///
     /// Cancel: nothing happened.
-    pub async fn statfs(&self) -> Vec<(OstIndex, Result<StatfsReply, FsError>)> {
+    pub async fn statfs(&self, within: Option<Duration>) -> Vec<(OstIndex, Result<StatfsReply, FsError>)> {
         let asks: Vec<_> = self
             .all()
             .into_iter()
@@ -703,7 +704,7 @@ impl Osts {
                 };
                 import.tried(FIRST_SESSION_WITHIN).await;
                 let answer = match import.state() {
-                    ptlrpc::ImportState::Full => import.ask(Op::OstStatfs, &()).await,
+                    ptlrpc::ImportState::Full => self.sessions.in_time(within, import.ask(Op::OstStatfs, &())).await,
                     _ => Err(FsError::NotConnected),
                 };
                 (o.index(), answer)

@@ -181,6 +181,15 @@ impl Sessions {
     pub fn mdc(&self) -> Rc<Import> {
         self.mdc.get().cloned().expect("set when the client joined")
     }
+    /// An answer, or none within that time; `None`: however long it takes.
+    pub(crate) async fn in_time<T>(
+        &self,
+        within: Option<Duration>,
+        asked: impl Future<Output = Result<T, FsError>>,
+    ) -> Result<T, FsError> {
+        let Some(within) = within else { return asked.await };
+        self.rt.timeout(within, asked).await.unwrap_or(Err(FsError::TimedOut))
+    }
     /// Bounds of adaptive timeouts towards all servers.
     #[must_use]
     pub fn timeouts(&self) -> AdaptiveTimeouts {

@@ -1,7 +1,7 @@
 //! What goes on while an OST is away.
 use crate::world::*;
 use client::NewNode;
-use types::{Duration, Fid};
+use types::{Duration, Fid, FsError};
 use wire::mdt::NodeKind;
 
 #[test]
@@ -74,6 +74,11 @@ fn df_counts_osts_that_are_being_connected_and_does_not_wait_for_one_that_is_awa
             let part = later.statfs().await.unwrap().total;
             let took = world.sim.now().since(asked);
             assert_eq!((part, took < Duration::from_secs(3)), (whole / 2, true), "seed {seed}: {took:?}");
+            world.kill_mds();
+            world.sim.sleep(Duration::from_secs(20)).await;
+            let each = later.statfs_each(false, Some(Duration::from_secs(5))).await;
+            assert_eq!(each[0], (None, Err(FsError::TimedOut)), "seed {seed}: a metadata server that is away");
+            assert!(each[1].1.is_ok() && each[2].1.is_err(), "seed {seed}: {each:?}");
         });
     }
 }

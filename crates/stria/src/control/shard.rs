@@ -19,7 +19,7 @@ const LINKS_SHOWN_MAX: u32 = 65_536;
 /// How long tools wait for the cluster map as it is now.
 pub(super) const MAP_WAIT: types::Duration = types::Duration::from_secs(2);
 
-/// How long a server may take to answer a ping of `lctl`.
+/// How long a server may take to answer a ping of `lctl`, or for its space.
 const PING_WAIT: types::Duration = types::Duration::from_secs(5);
 
 /// Pages of servers that `status` shows something of.
@@ -337,7 +337,7 @@ impl Shard {
         let text = |b: &wire::Bytes| String::from_utf8_lossy(b).into_owned();
         let targets: Vec<Value> = self
             .client
-            .statfs_each(lazy)
+            .statfs_each(lazy, Some(PING_WAIT))
             .await
             .into_iter()
             .map(|(ost, answer)| {
