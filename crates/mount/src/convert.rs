@@ -17,7 +17,7 @@ pub(crate) fn ttl(cached: bool) -> Duration {
 
 /// The inode behind a node id: ids are FIDs in disguise, so no table is needed.
 pub(crate) fn fid(nodeid: u64) -> Fid {
-    if nodeid == abi::ROOT_ID { Fid::ROOT } else { Fid::new(0x2_0000_0000 + (nodeid >> 32), nodeid as u32) }
+    Fid::from_ino(nodeid)
 }
 
 pub(crate) fn attr(a: &Attr) -> abi::Attr {
@@ -79,5 +79,19 @@ pub(crate) fn statx(a: &Attr) -> abi::Statx {
         rdev_major: libc::major(a.rdev),
         rdev_minor: libc::minor(a.rdev),
         ..abi::Statx::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::{ObjectId, OstIndex};
+
+    #[test]
+    fn a_node_is_the_file_that_it_was_told_for() {
+        let found = (0..300).map(|ost| ObjectId::new(OstIndex(ost), 7).0);
+        for f in found.chain([Fid::ROOT, Fid::new(Fid::MDT_SEQ_FIRST, 1), Fid::new(Fid::MDT_SEQ_FIRST + 9, u32::MAX)]) {
+            assert_eq!(fid(f.to_ino()), f);
+        }
     }
 }
