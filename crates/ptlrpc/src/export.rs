@@ -60,6 +60,9 @@ pub struct ReplyRecord {
     pub basis: u64,
 }
 
+/// Bytes of an answer; its basis comes behind them.
+const ANSWER_BYTES_MAX: usize = wire::BODY_BYTES_MAX as usize - 8;
+
 /// The last request of a slot.
 enum Slot {
     Running(Xid),
@@ -487,6 +490,11 @@ impl Export {
         bulk: Bulk,
         crc: Option<Crc>,
     ) {
+        if let Some(bytes) = result.as_ref().ok().map(Vec::len).filter(|bytes| *bytes > ANSWER_BYTES_MAX) {
+            // The client would take it for nonsense, and ask again over another connection, without end.
+            tracing::error!(op = ?request.op, "an answer of {bytes} bytes is longer than a message may be: {ANSWER_BYTES_MAX}");
+            result = Err(FsError::Overflow);
+        }
         let mut header = request.reply(result.as_ref().map(|_| ()).map_err(|e| *e));
         header.transno = transno;
         if let Some(body) = result.as_mut().ok().filter(|_| basis != 0) {

@@ -526,6 +526,10 @@ impl Import {
     /// What the server answered; `NotConnected` when the import was closed, the client evicted, or (`fail_fast`)
     /// there is no session; `Io` when the target is out of service; `Corrupt` when the bulk does not match its checksum.
     pub async fn call(&self, op: Op, body: Vec<u8>, bulk: Bulk, options: CallOptions) -> Result<Reply, FsError> {
+        if body.len() > wire::BODY_BYTES_MAX as usize - crate::capability::CAPABILITY_BYTES {
+            tracing::error!(?op, "a question of {} bytes is longer than a message may be", body.len());
+            return Err(FsError::Overflow);
+        }
         if (options.fail_fast || options.once) && self.state.get() != ImportState::Full {
             return Err(FsError::NotConnected);
         }

@@ -74,6 +74,7 @@ impl Service for Echo {
                     }
                     request.reply_transno(transno, result);
                 }
+                Op::MdtListxattr => request.reply(Ok(&wire::Bytes(vec![7; 2 << 20]))),
                 Op::MdtReadlink => request.reply(Ok(&wire::Bytes(vec![7; 1 << 20]))),
                 _ => request.reply::<()>(Err(FsError::NotSupported)),
             }
@@ -564,6 +565,21 @@ fn a_restart_replays_what_was_lost_and_repeats_nothing_that_was_not() {
             assert_eq!(*store.applied.borrow(), (0..=20).collect::<Vec<u64>>());
         });
     }
+}
+
+#[test]
+fn an_answer_or_a_question_that_is_longer_than_a_message_fails_and_the_session_goes_on() {
+    both(async |rt, nid| {
+        let (server, bound) = serve(&rt, &nid, &Rc::default(), true, 1, key());
+        let callbacks: Rc<dyn Callbacks> = Rc::new(Answering);
+        let import = import(&rt, bound, key(), &callbacks);
+        assert_eq!(import.ask::<_, u64>(Op::MdtSync, &1u64).await, Ok(2));
+        assert_eq!(import.ask::<_, wire::Bytes>(Op::MdtListxattr, &()).await, Err(FsError::Overflow));
+        let long = wire::Bytes(vec![7; 2 << 20]);
+        assert_eq!(import.ask::<_, u64>(Op::MdtSync, &long).await, Err(FsError::Overflow));
+        assert_eq!(import.ask::<_, u64>(Op::MdtSync, &2u64).await, Ok(4));
+        server.stop();
+    });
 }
 
 #[test]

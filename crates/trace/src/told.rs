@@ -1,9 +1,12 @@
 //! What targets tell of their rings: the answer to `OstTrace`, the parameters `trace` and `trace_bytes`; and what whoever asked
 //! makes of the answer.
 use crate::record::{RECORD_BYTES, RECORD_BYTES_1};
-use crate::{BLOCK_RECORDS_MAX, RING_BYTES, Record, Ring, VERSION};
+use crate::{RING_BYTES, Record, Ring, VERSION};
 use types::FsError;
 use wire::ost::{TraceReply, TraceRequest};
+
+/// Records of one answer: it is a message, with room for its settings.
+const ANSWER_RECORDS_MAX: usize = (1 << 20) / RECORD_BYTES;
 
 /// The answer to a question for records; `settings` is what is known of the target.
 ///
@@ -14,7 +17,7 @@ pub fn answer(ring: &Ring, ask: &TraceRequest, settings: &str) -> Result<TraceRe
         return Err(FsError::NotSupported);
     }
     let from = ask.from.min(ring.total());
-    let (lost, records) = ring.since(from, BLOCK_RECORDS_MAX);
+    let (lost, records) = ring.since(from, ANSWER_RECORDS_MAX);
     let mut bytes = Vec::new();
     for record in records {
         bytes.reserve(RECORD_BYTES);
@@ -76,14 +79,16 @@ mod tests {
     #[test]
     fn what_is_told_is_read_again_in_pieces_and_another_version_is_refused() {
         let mut ring = Ring::new(65_536 * 40);
-        let total = BLOCK_RECORDS_MAX as u64 + 5;
+        let total = ANSWER_RECORDS_MAX as u64 + 5;
         (0..total).for_each(|n| ring.push(Record { offset: n, ..Record::default() }));
         let ask = |from: u64| TraceRequest { from, version: VERSION };
         let first = answer(&ring, &ask(0), "target=t\n").unwrap();
-        let rest = answer(&ring, &ask(BLOCK_RECORDS_MAX as u64), "").unwrap();
+        let rest = answer(&ring, &ask(ANSWER_RECORDS_MAX as u64), "").unwrap();
+        let longest = answer(&ring, &ask(0), &"x".repeat(60 << 10)).unwrap();
+        assert!(wire::encode(&longest).len() <= wire::BODY_BYTES_MAX as usize);
         assert_eq!((first.total, first.lost, first.version), (total, 0, VERSION));
         let told = |reply: &TraceReply| records(&reply.records, reply.version).unwrap();
-        assert_eq!((told(&first).len(), told(&rest).len(), told(&rest)[4].offset), (BLOCK_RECORDS_MAX, 5, total - 1));
+        assert_eq!((told(&first).len(), told(&rest).len(), told(&rest)[4].offset), (ANSWER_RECORDS_MAX, 5, total - 1));
         assert!(answer(&ring, &ask(u64::MAX), "").unwrap().records.is_empty());
         assert_eq!(answer(&ring, &TraceRequest { from: 0, version: 0 }, ""), Err(FsError::NotSupported));
         assert!(records(&[0; RECORD_BYTES], VERSION + 1).unwrap_err().contains("version 3"));
