@@ -45,6 +45,9 @@ impl Reuse {
 /// above it are written anew, and the old ones are free only a commit later.
 const KEY_BYTES: u64 = 3 * 4096;
 
+/// What an inode and its name take of a store, about.
+const INODE_BYTES: u64 = 1024;
+
 /// An answer of [`MetaStore::admit`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Admission {
@@ -69,6 +72,11 @@ pub(crate) fn grows(changes: &[Change]) -> bool {
 }
 
 impl MetaStore {
+    /// Whether an inode with its name finds no room.
+    #[must_use]
+    pub(crate) fn has_no_room(&self) -> bool {
+        self.admit(INODE_BYTES, true) == Admission::Full
+    }
     /// Whether changes that need so many bytes may be applied.
     pub(crate) fn admit(&self, need: u64, grows: bool) -> Admission {
         if self.is_stalled() || types::planted!("never-room") {

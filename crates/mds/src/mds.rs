@@ -148,6 +148,10 @@ pub struct Answered<R> {
     pub remembered: Option<Vec<u8>>,
 }
 
+/// How long a server that ends waits for a store whose engine is away.
+const ENGINE_AWAY_MAX: Duration = Duration::from_secs(10);
+const ENGINE_LOOKS_EVERY: Duration = Duration::from_millis(500);
+
 /// Commits that an operation waits for, each of which may leave room for it. Others go first, and the reserve may hold one batch only.
 const ROOM_COMMITS_MAX: u32 = 64;
 
@@ -257,14 +261,33 @@ impl Mds {
             }
         }
     }
-    /// Stops background work; what is not committed yet is committed first.
+    /// Stops background work; what is not committed yet is committed first, unless the store's engine is away.
     ///
     /// # Errors
-    /// `Io` when the store failed.
+    /// `Io` when the store failed; `TimedOut` when its engine is away: clients have what is not committed, as after a crash.
     pub async fn stop(&self) -> Result<(), FsError> {
-        let synced = self.store.sync().await;
+        let synced = match rt::sync::race(self.store.sync(), self.engine_is_away()).await {
+            Ok(synced) => synced,
+            Err(()) => {
+                tracing::warn!(
+                    "the metadata store has not answered for {} s: what is not committed is left to the clients",
+                    ENGINE_AWAY_MAX.as_secs_f64()
+                );
+                Err(FsError::TimedOut)
+            }
+        };
         self.halt();
         synced
+    }
+    /// Ends when nobody knows any more, for [`ENGINE_AWAY_MAX`], whether the store is this server's.
+    async fn engine_is_away(&self) {
+        let mut sure = self.rt.now();
+        while self.rt.now().since(sure) < ENGINE_AWAY_MAX {
+            self.rt.sleep(ENGINE_LOOKS_EVERY).await;
+            if self.store.engine().is_sure() {
+                sure = self.rt.now();
+            }
+        }
     }
     /// Stops at once, as a crash does: nothing more is committed.
     pub fn halt(&self) {

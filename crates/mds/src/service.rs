@@ -322,7 +322,7 @@ impl Mds {
         let (total, free) = self.store.space();
         let files = self.store.inodes();
         // An inode and its name take about a kibibyte of the store.
-        let (failed, full) = (self.store.failure().is_some(), self.store.is_stalled());
+        let (failed, full) = (self.store.failure().is_some(), self.store.has_no_room());
         let state = u32::from(failed) << 1 | u32::from(full) << 2;
         StatfsReply { ost: OstIndex(0), total, free, available: free, files, files_free: free / 1024, state }
     }

@@ -387,6 +387,11 @@ impl Import {
     pub fn is_out_of_service(&self) -> bool {
         self.inactive.get() || self.foreign.get() || self.barred.get() || self.disowned.get()
     }
+    /// Whether our credential opens nothing there, for now or for good.
+    #[must_use]
+    pub fn is_barred(&self) -> bool {
+        self.barred.get()
+    }
     /// What the server said when the session was opened.
     #[must_use]
     pub fn session(&self) -> AuthReply {

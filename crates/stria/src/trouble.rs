@@ -159,6 +159,10 @@ pub fn of_server(target: &Value, place: &Place<'_>) -> Option<Trouble> {
                  needs its server stopped before: then start it again";
             return Some(Trouble::new(format!("the store of {name} failed"), remedy));
         }
+        Some("full") if place.ost.is_none() => {
+            let remedy = "what would make it longer (new names, attributes) is ENOSPC: remove files, or make room on the disk of its directory";
+            return Some(Trouble::new(format!("the store of {name} has no space"), remedy));
+        }
         Some("full") => {
             let remedy = "remove files or add OSTs; 'stria df' shows the space";
             return Some(Trouble::new(format!("the store of {name} has no space"), remedy));
@@ -167,6 +171,12 @@ pub fn of_server(target: &Value, place: &Place<'_>) -> Option<Trouble> {
     }
     if connected && !silent {
         return None;
+    }
+    if target["barred"] == true {
+        let why = target["failure"].as_str().unwrap_or("its credential opens nothing there");
+        let remedy = "mount again with a credential that is valid ('stria credential list' on the metadata server's host shows all); where clocks are \
+             apart, set them: it asks again every 30 s";
+        return Some(Trouble::new(format!("{name} does not take this mount: {why}"), remedy));
     }
     let process = place.address().filter(|a| is_own(a.ip())).and_then(listener);
     if let Some(pid) = process {
@@ -288,6 +298,15 @@ mod tests {
             "{silent}"
         );
         assert_eq!(of(json!({"state": "Full", "silent": false, "store": "good"}), "192.0.2.9:7989", None), None);
+        // A listener of this host: it is there, and says no.
+        let listening = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let barred = json!({"target": "s-OST000a", "state": "Connecting", "barred": true, "failure": "credential 'lab' was revoked"});
+        let said = of(barred, &listening.local_addr().unwrap().to_string(), None).unwrap();
+        assert!(said.contains("does not take this mount: credential 'lab' was revoked: mount again with"), "{said}");
+        let mdt = Place { dir: None, nid: "local:mds", ost: None, is_tried: false };
+        let full =
+            of_server(&json!({"target": "s-MDT0000", "state": "Full", "store": "full"}), &mdt).unwrap().to_string();
+        assert!(full.contains("s-MDT0000") && full.contains("make room on the disk of its directory"), "{full}");
         for (target, word) in [
             (json!({"state": "Full", "store": "failed"}), "start it again"),
             (json!({"state": "Full", "store": "full"}), "'stria df'"),

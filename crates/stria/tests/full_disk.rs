@@ -216,6 +216,9 @@ fn a_metadata_target_that_names_have_filled_lets_them_be_removed_and_takes_new_o
     let left = watched(&small.path("m"), move || {
         fs::create_dir(here.join("d")).unwrap();
         let mut made = fill_with_names(&here.join("d"));
+        let told = stria(&["status", text(&here)]);
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        assert!(told.contains("MDT0000") && told.contains("has no space: what would make it longer"), "{told}");
         let some = made.split_off(made.len() / 4);
         some.iter().for_each(|f| fs::remove_file(f).unwrap());
         // Where they were is found a moment later.

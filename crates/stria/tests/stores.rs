@@ -137,6 +137,15 @@ fn a_cluster_has_the_osts_and_the_store_settings_that_it_was_made_with() {
     assert!(code == libc::EINVAL && said.contains("--osts 5' adds what is missing"), "{code} {said}");
     let (code, said) = up.start_refused(&["--set", "store.kind=file"]);
     assert!(code == libc::EINVAL && said.contains("made with store.kind = emulated"), "{code} {said}");
+    let description = Path::new(&up.cluster()).join("cluster.toml");
+    let right = fs::read_to_string(&description).unwrap();
+    for kind in ["null", "memory"] {
+        fs::write(&description, right.replace("\"emulated\"", &format!("\"{kind}\""))).unwrap();
+        let (code, said) = up.start_refused(&[]);
+        assert!(code == libc::EINVAL && said.contains(&format!("store.kind = {kind}, but ")), "{code} {said}");
+        assert!(said.contains("ost0 has what is kept on a disk"), "{said}");
+    }
+    fs::write(&description, right).unwrap();
     let (code, said) = up.start_refused(&["--without-ost", "3"]);
     assert!(code == libc::ENOENT && said.contains("has 3 OSTs (0 to 2)"), "{code} {said}");
     let said = up.start(&["--osts", "3", "--without-ost", "1"]);

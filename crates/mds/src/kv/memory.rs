@@ -32,6 +32,7 @@ pub struct MemoryKv {
     fail: Cell<Option<(u64, FailPoint)>>,
     latched: Cell<bool>,
     slow_reads: Cell<bool>,
+    commits_hang: Cell<bool>,
     batch_bytes_max: Cell<Option<usize>>,
     lease: Rc<Lease>,
 }
@@ -57,6 +58,10 @@ impl MemoryKv {
     /// Every read answers `Later`, as an engine on another machine would.
     pub fn set_slow_reads(&self, on: bool) {
         self.slow_reads.set(on);
+    }
+    /// No commit ends from now on, as where an engine on another machine waits for what is away.
+    pub fn set_commits_hang(&self) {
+        self.commits_hang.set(true);
     }
     /// It says that a batch may have so many bytes.
     pub fn set_batch_bytes_max(&self, bytes: usize) {
@@ -136,6 +141,9 @@ impl MetaKv for MemoryKv {
         Box::pin(async move { Ok(s) })
     }
     fn commit(&self, batch: Arc<KvBatch>) -> LocalFuture<Result<(), KvError>> {
+        if self.commits_hang.get() {
+            return Box::pin(std::future::pending());
+        }
         let result = self.commit_now(&batch);
         Box::pin(async move { result })
     }

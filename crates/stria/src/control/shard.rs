@@ -435,6 +435,7 @@ pub(super) fn import_facts(import: &Import) -> Value {
         "resent": resent,
         "last_committed": import.last_committed().0,
         "failure": import.failure(),
+        "barred": import.is_barred(),
     })
 }
 

@@ -323,6 +323,8 @@ impl ClusterDir {
         }
         if on_disk(config) {
             self.check_unlisted(rt).await?;
+        } else {
+            self.check_unused(config)?;
         }
         let mut osts = Osts::default();
         for i in self.ost_indices() {
@@ -336,6 +338,20 @@ impl ClusterDir {
             }
         }
         Ok(osts)
+    }
+
+    /// Refuses OSTs without stores where there are stores: whoever changed the kind would find none of the bytes that are there, and keep none.
+    ///
+    /// # Errors
+    /// There is one.
+    fn check_unused(&self, config: &Config) -> Outcome {
+        let Some(i) = self.ost_indices().into_iter().find(|i| !is_free(&self.ost(*i))) else { return Ok(()) };
+        Err(Failure::usage(format!(
+            "store.kind = {}, but {} has what is kept on a disk: put 'store.kind' of {} back (\"file\", if nobody set another)",
+            config.store_kind,
+            self.ost(i).display(),
+            self.path().join("cluster.toml").display()
+        )))
     }
 
     /// Refuses stores of the cluster that its description does not name, as one of before they were added does: files there would be
