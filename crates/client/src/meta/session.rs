@@ -110,7 +110,12 @@ impl Callbacks for Meta {
         };
         Box::pin(std::future::ready(answer))
     }
-    fn on_connected(&self, _session: &AuthReply) {}
+    fn on_connected(&self, session: &AuthReply) {
+        // Before anybody else is served: it waits for us.
+        if session.recovering && self.sessions.mdc().keeps_replays() {
+            self.times_change();
+        }
+    }
     fn state_replays(&self) -> Vec<(Op, Vec<u8>)> {
         let mut all = self.open_replays();
         all.extend(self.common.locks.replays());
@@ -155,6 +160,21 @@ impl Callbacks for Meta {
 }
 
 impl Meta {
+    /// What is replayed has the time of its replay at the server then, and locks that stay call nobody back: attributes are asked for again.
+    fn times_change(&self) {
+        let mut believed = Vec::new();
+        for inode in self.inodes.borrow().values() {
+            inode.outdate();
+            if inode.front.stops_believing() {
+                believed.push(inode.front.clone());
+            }
+        }
+        self.rt.spawn(async move {
+            for front in believed {
+                front.forget_attributes().await;
+            }
+        });
+    }
     fn on_completion(self: &Rc<Self>, call: &wl::CompletionCallback) -> Result<(), FsError> {
         match call.lock.kind {
             wl::Kind::Posix | wl::Kind::Flock => {
