@@ -68,7 +68,7 @@ pub(crate) struct HostState {
     /// How often its power went.
     outages: Cell<u64>,
     process: RefCell<Option<Rc<Process>>>,
-    skew_ns: i64,
+    skew_ns: Cell<i64>,
     /// Millionths by which its clocks run faster.
     drift_ppm: i64,
     /// When its process last went on after a stop.
@@ -198,7 +198,7 @@ impl Host {
             up: Cell::new(false),
             outages: Cell::new(0),
             process: RefCell::new(None),
-            skew_ns: skew,
+            skew_ns: Cell::new(skew),
             drift_ppm: drift,
             awake_since: Cell::new(Instant::ZERO),
             stopped: Cell::new(false),
@@ -214,7 +214,12 @@ impl Host {
     /// What its clock shows.
     #[must_use]
     pub fn wall(&self) -> WallTime {
-        WallTime(EPOCH_NS + self.state.clock_at(self.core.now()).0 as i64 + self.state.skew_ns)
+        WallTime(EPOCH_NS + self.state.clock_at(self.core.now()).0 as i64 + self.state.skew_ns.get())
+    }
+    /// Its clock is set: from now on it shows so many nanoseconds more, or less, than those of the world.
+    pub fn set_clock(&self, ahead_ns: i64) {
+        self.state.skew_ns.set(ahead_ns);
+        self.state.last_wall.set(0);
     }
     /// Its name.
     #[must_use]
@@ -455,7 +460,7 @@ impl World for ProcessWorld {
     }
     fn wall(&self) -> WallTime {
         let host = &self.process.host;
-        let now = (EPOCH_NS + self.now().0 as i64 + host.skew_ns).max(host.last_wall.get() + 1);
+        let now = (EPOCH_NS + self.now().0 as i64 + host.skew_ns.get()).max(host.last_wall.get() + 1);
         host.last_wall.set(now);
         WallTime(now)
     }
