@@ -76,6 +76,8 @@ pub struct Meta {
     ends: Ends,
     /// How many opens the metadata server was not told of.
     untold_opens: Cell<u64>,
+    /// Some of them the server could not be told of when their lock left.
+    told_in_vain: Cell<bool>,
     /// Inodes that the kernel knows and that may have lost their last name.
     unnamed: RefCell<BTreeSet<Fid>>,
     /// Inodes whose locks are about to be given back.
@@ -106,6 +108,7 @@ impl Meta {
                 opens: RefCell::default(),
                 ends: Ends::default(),
                 untold_opens: Cell::new(0),
+                told_in_vain: Cell::new(false),
                 unnamed: RefCell::default(),
                 given_up: RefCell::default(),
                 listed: Listings::default(),

@@ -407,7 +407,7 @@ impl Osc {
             self.objects.borrow_mut().remove(&id);
         }
     }
-    /// The OST has ended the session: nothing that was changed there through it is still to be committed.
+    /// The OST has ended the session and was started again: nothing that was changed there through it is still to be committed.
     fn changes_are_over(&self) {
         self.objects.borrow().values().for_each(|o| o.changed_by.set(Transno(0)));
     }

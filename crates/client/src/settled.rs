@@ -116,6 +116,7 @@ impl Changed {
         Some(Changed { osc: osc.clone(), last: import.last_transno(), evictions: import.evictions() })
     }
     fn is_over(&self) -> bool {
-        self.osc.is_committed(self.last) || self.osc.import_if_any().is_none_or(|i| i.evictions() != self.evictions)
+        let is_gone = |i: std::rc::Rc<ptlrpc::Import>| i.is_out_of_service() || i.evictions() != self.evictions;
+        self.osc.is_committed(self.last) || self.osc.import_if_any().is_none_or(is_gone)
     }
 }

@@ -381,6 +381,11 @@ impl Import {
             self.changed.notify();
         }
     }
+    /// Whether the target was given up ([`Import::deactivate`]).
+    #[must_use]
+    pub fn is_given_up(&self) -> bool {
+        self.inactive.get()
+    }
     /// Whether requests fail at once: the target was given up, another store answers in its place, our credential opens nothing
     /// there, or another client has our id.
     #[must_use]

@@ -111,6 +111,7 @@ impl Callbacks for Meta {
         Box::pin(std::future::ready(answer))
     }
     fn on_connected(&self, session: &AuthReply) {
+        self.tell_again();
         // Before anybody else is served: it waits for us.
         if session.recovering && self.sessions.mdc().keeps_replays() {
             self.times_change();

@@ -136,7 +136,24 @@ impl Meta {
         if file.is_untold()
             && let Err(e) = self.tell_open(file, options).await
         {
+            // It was not asked, or did not answer.
+            if matches!(e, FsError::Io | FsError::NotConnected) {
+                self.told_in_vain.set(true);
+            }
             tracing::warn!(file = %file.fid(), "an open file that no lock keeps any more could not be opened again: {e}");
+        }
+    }
+
+    /// The metadata server is there again: it is told of opens that no lock keeps, where that came to nothing.
+    pub(crate) fn tell_again(&self) {
+        if !self.told_in_vain.take() {
+            return;
+        }
+        let alone = |f: &&Rc<OpenFile>| f.is_untold() && !self.common.holds(f.fid(), LockBits::OPEN);
+        let files: Vec<_> = self.opens.borrow().values().filter(alone).cloned().collect();
+        for file in files {
+            let Some(me) = self.me.upgrade() else { return };
+            self.rt.spawn(async move { me.tell_open_if_untold(&file, CallOptions::default()).await });
         }
     }
 

@@ -125,7 +125,10 @@ impl Callbacks for Osc {
         target.books.on_session(session.boot, session.known, session.grant);
         target.on_rpc_bytes_offered(session.bulk_max.into());
         drop(target);
-        self.epoch.set(session.epoch);
+        // Its store was opened again, and what had not been committed was replayed, or told as lost.
+        if self.epoch.replace(session.epoch) != session.epoch && !session.known {
+            self.changes_are_over();
+        }
         self.changed.notify();
     }
     fn capability(&self, op: Op, body: &[u8]) -> Option<[u8; ptlrpc::CAPABILITY_BYTES]> {
@@ -180,15 +183,14 @@ impl Callbacks for Osc {
         }
         self.locks.on_evicted();
         self.tell_losses();
-        // What is lost was told; the session's transactions are over.
-        self.changes_are_over();
     }
 }
 
 impl Osc {
-    /// Whether a transaction of the OST is on its stable storage, as far as its answers told; or nobody asks it any more.
+    /// Whether a transaction of the OST is on its stable storage, as far as its answers told; or nobody asks it any more. One that
+    /// does not let this client in for a while may do so later, and have lost it.
     pub(crate) fn is_committed(&self, transaction: Transno) -> bool {
-        self.import_if_any().is_none_or(|i| i.is_out_of_service() || transaction <= i.last_committed())
+        self.import_if_any().is_none_or(|i| i.is_given_up() || transaction <= i.last_committed())
     }
     pub(super) fn note_loss(&self, file: types::Fid, pages: u64) {
         self.losses.note(file, pages * PAGE);

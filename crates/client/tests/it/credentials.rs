@@ -682,3 +682,125 @@ fn a_replay_that_a_client_of_a_subtree_made_itself_gets_no_object_of_a_create_th
         assert_eq!(read_all(&all, &theirs, MIB).await, b"theirs");
     });
 }
+
+/// Two days.
+const BEHIND_NS: i64 = -2 * 86_400 * 1_000_000_000;
+
+async fn until(c: &Rc<Client>, what: impl Fn() -> bool) {
+    while !what() {
+        c.rt().sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A server whose clock was wrong has it right again, and lets the client in.
+async fn until_let_in(c: &Rc<Client>, host: &Host, import: &ptlrpc::Import) {
+    host.set_clock(0);
+    until(c, || import.state() == ptlrpc::ImportState::Full).await;
+}
+
+/// What is on stable storage when an OST's power goes is its first bytes.
+#[test]
+fn bytes_that_went_with_an_ost_whose_clock_did_not_take_the_credential_for_a_while_are_told_as_lost() {
+    for seed in 31..35 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let key = issue(&world, 9, Credential::default());
+        world.set_ost_commits(LIMIT);
+        world.lose_power(0);
+        world.start_oss(0);
+        let ((all, _), (lab, _)) = (world.client(|_| {}), world.client(|c| c.key = key));
+        world.run(LIMIT, async {
+            let (closed, opened) =
+                (make(&lab, Fid::ROOT, "closed", &[1; 8192]).await, make(&lab, Fid::ROOT, "opened", &[1; 8192]).await);
+            let file = lab.open(&root(), opened, O_RDWR | O_DIRECT).await.unwrap();
+            let other = lab.open(&root(), closed, O_RDWR | O_DIRECT).await.unwrap();
+            for f in [&file, &other] {
+                lab.data().write(f, 0, &[2; 8192]).await.unwrap();
+            }
+            lab.release(&other).await.unwrap();
+            world.oss[0].host.set_clock(BEHIND_NS);
+            world.lose_power(0);
+            world.restart_oss(0).await;
+            let import = lab.osts().all()[0].import().unwrap();
+            until(&lab, || import.is_out_of_service()).await;
+            assert_eq!(lab.data().fsync(&file, false).await, Err(FsError::Io));
+            // Another client has the locks on its name: nothing but what may be lost keeps it here.
+            all.meta().rename(&root(), (Fid::ROOT, b"closed"), (Fid::ROOT, b"moved"), 0).await.unwrap();
+            until_let_in(&lab, &world.oss[0].host, &import).await;
+            assert_eq!(lab.data().fsync(&file, false).await, Err(FsError::Io), "seed {seed}");
+            assert_eq!(lab.data().fsync(&file, false).await, Ok(()), "it is said once");
+            assert_eq!(read_all(&lab, &file, MIB).await, [1; 8192]);
+            for fid in [opened, closed] {
+                assert!(lab.losses().may_have_lost(fid), "seed {seed}: {fid} of {}", lab.losses().text());
+            }
+            lab.data().write(&file, 0, &[3; 8192]).await.unwrap();
+            assert_eq!(lab.data().fsync(&file, false).await, Ok(()));
+        });
+    }
+}
+
+#[test]
+fn names_that_went_with_a_metadata_server_whose_clock_did_not_take_the_credential_for_a_while_are_told_as_lost() {
+    for seed in 41..45 {
+        let world = World::with_mds(SimConfig::new(seed), 1, OstConfig::default(), 1 << 30, committing_when_asked());
+        let key = issue(&world, 9, Credential::default());
+        let (lab, _) = world.client(|c| c.key = key);
+        world.run(LIMIT, async {
+            let dir = mkdir(&lab, Fid::ROOT, "dir").await;
+            lab.sync_all().await.unwrap();
+            mkdir(&lab, dir, "lost").await;
+            world.mds_host.set_clock(BEHIND_NS);
+            world.kill_mds();
+            world.restart_mds().await;
+            let mdc = lab.sessions().mdc();
+            until(&lab, || mdc.is_out_of_service()).await;
+            until_let_in(&lab, &world.mds_host, &mdc).await;
+            assert!(lab.lookup(&root(), dir, b"lost").await.is_ok_and(|e| e.attr.fid.is_zero()));
+            let inode = lab.open(&root(), dir, 0).await.unwrap().inode().clone();
+            let mark = Cell::new(lab.meta().losses_of(&inode));
+            assert_eq!(lab.meta().sync_dir(&inode, &mark).await, Err(FsError::Io), "seed {seed}");
+            assert_eq!(lab.meta().sync_dir(&inode, &mark).await, Ok(()), "it is said once");
+            assert!(lab.losses().changes_text().contains("lost"), "seed {seed}: {}", lab.losses().changes_text());
+        });
+    }
+}
+
+#[test]
+fn a_metadata_server_whose_clock_did_not_take_the_credential_for_a_while_knows_what_its_client_has_open_and_keeps_no_lock()
+ {
+    for seed in 51..55 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let key = issue(&world, 9, Credential::default());
+        let ((all, _), (lab, host)) = (world.client(|_| {}), world.client(|c| c.key = key));
+        world.run(LIMIT, async {
+            let fid = make(&all, Fid::ROOT, "f", b"bytes").await;
+            let unlinked = make(&all, Fid::ROOT, "unlinked", b"still there").await;
+            let reader = lab.open(&root(), unlinked, 0).await.unwrap();
+            let (ends, stays) = (lab.open(&root(), fid, O_RDWR).await, lab.open(&root(), fid, O_RDWR).await);
+            let (ends, stays) = (ends.unwrap(), stays.unwrap());
+            let (extent, pid) = (types::Extent::ALL, 7);
+            let exclusive =
+                client::LockCall { fid, whole: true, mode: client::FlockMode::Exclusive, extent, owner: 1, pid };
+            lab.flocks().set_lock(exclusive, false, std::future::pending()).await.unwrap();
+            world.mds_host.set_clock(BEHIND_NS);
+            world.cut_off(&host, true);
+            let mdc = lab.sessions().mdc();
+            until(&lab, || mdc.state() != ptlrpc::ImportState::Full).await;
+            world.cut_off(&host, false);
+            until(&lab, || mdc.is_out_of_service()).await;
+            assert_eq!(lab.release(&ends).await, Err(FsError::Io), "nobody can be told");
+            until_let_in(&lab, &world.mds_host, &mdc).await;
+            let granted = all.flocks().set_lock(exclusive, false, std::future::pending()).await;
+            assert_eq!(granted, Ok(()), "seed {seed}: nobody has it");
+            world.sim.sleep(Duration::from_secs(5)).await;
+            assert_eq!(world.mds_opens_of(lab.sessions().id()), 2, "seed {seed}: one reads and one writes");
+            all.meta().unlink(&root(), Fid::ROOT, b"unlinked", false).await.unwrap();
+            world.sim.sleep(Duration::from_secs(100)).await;
+            assert_eq!(read_all(&lab, &reader, MIB).await, b"still there", "seed {seed}");
+            for file in [&reader, &stays] {
+                lab.release(file).await.unwrap();
+            }
+            world.sim.sleep(Duration::from_secs(5)).await;
+            assert_eq!(world.mds_opens_of(lab.sessions().id()), 0, "seed {seed}");
+        });
+    }
+}

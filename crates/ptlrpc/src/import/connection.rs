@@ -90,12 +90,12 @@ impl Import {
         }
         self.check_store(session.target_uuid, &sink)?;
         self.note_epoch(&session);
-        if self.forgotten.get() {
-            return self.say_goodbye(session.known, &sink, &mut source).await;
-        }
         *self.failure.borrow_mut() = None;
         self.barred.set(false);
         self.disowned.set(false);
+        if self.forgotten.get() {
+            return self.say_goodbye(session.known, &sink, &mut source).await;
+        }
         self.note_heard();
         self.connects.set(self.connects.get() + 1);
         *self.sink.borrow_mut() = Some(sink.clone());
@@ -261,10 +261,13 @@ impl Import {
         io::Error::new(io::ErrorKind::PermissionDenied, text)
     }
 
-    /// Everything of the session is lost, as after an eviction, and no other one follows for now.
+    /// Everything of the session is lost, as after an eviction, and no other one follows for now. The server may still know it, let this
+    /// client in later, and have locks and opens of it: it is told goodbye first. What it answered is left to it, and whoever asked for
+    /// that is told if it was started again meanwhile.
     fn lose_session(&self) {
         let had = self.boot.get() != 0;
-        self.replay.borrow_mut().clear();
+        self.forgotten.set(had);
+        self.leave_to_server();
         self.changed.notify();
         if had {
             self.evictions.set(self.evictions.get() + 1);
