@@ -179,7 +179,7 @@ impl Server {
         // It may have been revoked while the session was opened: whoever revoked it did not find the session.
         if let Err(e) = self.may_open(&target, ask.role, key.limits()) {
             let refused = refuse(e, format!("{}: {e}", shown(key.limits())));
-            evict(&target, client).await;
+            evict_whole(&target, client).await;
             return refused;
         }
         watch_expiry(&target, &export);
@@ -338,15 +338,10 @@ impl Server {
         Ok(())
     }
 
-    /// Ends the session of a client that only claims its id: whose that is has come. The end is not given up with the connection.
+    /// Ends the session of a client that only claims its id: whose that is has come.
     async fn oust(&self, target: &Rc<Target>, client: ClientId) {
         tracing::warn!(target = target.service.target(), %client, "another client's id: evicted, for that client has come");
-        let ((ended, end), of_it) = (oneshot(), target.clone());
-        target.rt.spawn(async move {
-            evict(&of_it, client).await;
-            ended.send(());
-        });
-        end.await;
+        evict_whole(target, client).await;
     }
 
     /// The session that a connection continues or begins, and whether the client holds it.
@@ -523,6 +518,16 @@ pub(crate) async fn evict(target: &Rc<Target>, client: ClientId) {
         target.count_eviction(client);
     }
     close(target, client, true).await;
+}
+
+/// [`evict`] from within a handshake: it is not given up with the connection, half of the session ended.
+async fn evict_whole(target: &Rc<Target>, client: ClientId) {
+    let ((ended, end), of_it) = (oneshot(), target.clone());
+    target.rt.spawn(async move {
+        evict(&of_it, client).await;
+        ended.send(());
+    });
+    end.await;
 }
 
 /// A client is gone: its session ends here and at the service. Nothing of it is left when this ends, also where somebody else had

@@ -235,3 +235,20 @@ fn a_server_that_did_not_let_a_client_in_ends_what_it_had_of_its_session_before_
         assert_eq!((w.told.evictions.get(), w.server.borrow().evictions(CLIENT)), (1, 0));
     }
 }
+
+#[test]
+fn a_session_whose_credential_was_revoked_while_it_was_opened_ends_though_that_takes_longer_than_a_handshake_may() {
+    for seed in 0..4 {
+        let w = world(seed);
+        assert_eq!(w.sim.run(w.change(1)), Ok(()));
+        w.break_connection();
+        w.store.ends_within.set(Duration::from_secs(15));
+        w.store.is_barred_while_opened.set(true);
+        w.until(Import::is_out_of_service);
+        w.sim.run(w.sim.sleep(Duration::from_secs(16)));
+        assert_eq!((w.store.ended.borrow().len(), w.store.clients.borrow().len()), (1, 0), "seed {seed}");
+        w.store.is_barred.set(false);
+        w.until(|i| i.state() == ImportState::Full);
+        assert_eq!(w.sim.run(w.change(2)), Ok(()));
+    }
+}
