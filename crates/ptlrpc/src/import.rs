@@ -5,7 +5,7 @@ mod recovery;
 mod timeouts;
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
 use datapath::{Fsync, Unsynced};
@@ -549,7 +549,7 @@ impl Import {
             return Err(FsError::NotConnected);
         }
         let (asked, connects, given_up) = (self.rt.now(), self.connects.get(), self.given_up.get());
-        let rank = loop {
+        let (rank, slot) = loop {
             self.wait_full().await?;
             let rank = self.slots.acquire(options.rank(self.rt.now()), options.tag).await;
             if self.given_up.get() != given_up {
@@ -557,17 +557,19 @@ impl Import {
                 self.slots.add(1);
                 return Err(FsError::Io);
             }
-            if self.state.get() == ImportState::Full {
-                break rank;
+            if self.state.get() == ImportState::Full
+                && let Some(slot) = self.free_slots.borrow_mut().pop()
+            {
+                break (rank, slot);
             }
+            // Without a session; or its slot went before it had its turn, because the server lets fewer be in flight.
             self.slots.add(1);
         };
         let is_other = options.once && connects != self.connects.get();
         if is_other || options.losses.is_some_and(|n| n != self.losses()) {
-            self.slots.add(1);
+            self.give_slot_back(slot);
             return Err(FsError::NotConnected);
         }
-        let slot = self.free_slots.borrow_mut().pop().expect("a permit stands for a free slot");
         let xid = self.new_xid();
         let mut header = Header::request(op, self.config.client, xid);
         header.flags = if matches!(rank, Rank::Urgent(_)) { options.flags.with(Flags::URGENT) } else { options.flags };
@@ -719,8 +721,12 @@ impl Import {
         self.slot_count.set(credits);
         self.slots.set_reserve(URGENT_SLOTS.min(usize::from(credits) - 1));
         if credits > old {
-            self.free_slots.borrow_mut().extend((old..credits).rev());
-            self.slots.add(isize::try_from(credits - old).expect("u16 fits"));
+            // A slot that vanished and has not come back yet appears when it does.
+            let in_use: BTreeSet<u16> = self.pending.borrow().values().map(|p| p.header.slot_or_credits).collect();
+            let new: Vec<u16> = (old..credits).rev().filter(|slot| !in_use.contains(slot)).collect();
+            let appear = new.len() as isize;
+            self.free_slots.borrow_mut().extend(new);
+            self.slots.add(appear);
         } else {
             let mut free = self.free_slots.borrow_mut();
             let before = free.len();
