@@ -100,6 +100,10 @@ pub(crate) trait LockOwner: 'static {
     fn value_block(&self, resource: ResourceId, lvb: &w::Lvb, with: With);
     /// The lock is gone and nothing could be flushed.
     fn lost(self: Rc<Self>, lock: LockDesc);
+    /// The same, and a restarted server says that what it was on is not there.
+    fn lost_with_resource(self: Rc<Self>, lock: LockDesc) {
+        self.lost(lock);
+    }
     /// The last lock on the resource was given back, and no request for one is under way.
     fn gone(&self, _resource: ResourceId) {}
     /// Bits of locks on the resource that are of no use any more once `wanted` is given back: they go, too.
@@ -492,11 +496,17 @@ impl Locks {
     }
     pub(crate) fn on_replayed(self: &Rc<Self>, request: &[u8], answer: Result<Vec<u8>, FsError>) {
         let Ok(request) = wire::decode::<w::EnqueueRequest>(request) else { return };
+        let is_there = !matches!(answer, Err(FsError::NotFound));
         let reply = answer.ok().and_then(|b| wire::decode::<w::EnqueueReply>(&b).ok());
         let handle = reply.filter(|r| r.granted).map(|r| r.handle);
         let mut out = Vec::new();
         self.cache.borrow_mut().on_replayed(LockCookie(request.cookie), handle, &mut out);
-        self.act(out);
+        for action in out {
+            match (action, self.owner()) {
+                (CacheAction::Lost(desc), Some(owner)) if !is_there => owner.lost_with_resource(desc),
+                (action, _) => self.act(vec![action]),
+            }
+        }
     }
     /// After a restart: requests that were waiting there are asked again.
     pub(crate) fn resend_waiting(self: &Rc<Self>) {

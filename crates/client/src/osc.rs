@@ -14,9 +14,10 @@ use ptlrpc::{CAPABILITY_BYTES, Callbacks, Import};
 use rt::sync::Event;
 use rt::{Nid, Rt};
 use rustc_hash::FxBuildHasher;
-use types::{Duration, Extent, FsError, Instant, ObjectId, OstIndex, Transno};
+use types::{Duration, Extent, Fid, FsError, Instant, ObjectId, OstIndex, Transno};
 use wire::Op;
 use wire::connect::{ConfigReply, Setting};
+use wire::mdt::{Cred, EntryReply, GetattrRequest};
 use wire::ost::StatfsReply;
 
 use crate::in_use::InUse;
@@ -80,6 +81,8 @@ pub struct Osc {
     pub(crate) capabilities: Table<ObjectId, [u8; CAPABILITY_BYTES]>,
     pages: Rc<PageCache>,
     losses: Rc<Losses>,
+    /// Files, and how many pages of each were lost with an object that the OST does not have: lost, if the file is there.
+    objectless: RefCell<Vec<(Fid, u64)>>,
     jobs: Rc<Jobs>,
     /// How often its store was opened when the session began.
     epoch: Cell<u64>,
@@ -126,6 +129,7 @@ impl Osc {
             capabilities: RefCell::default(),
             pages: osts.pages.clone(),
             losses: osts.losses.clone(),
+            objectless: RefCell::default(),
             jobs: osts.sessions.jobs().clone(),
             epoch: Cell::new(0),
             active_in_map: Cell::new(true),
@@ -624,7 +628,7 @@ impl Osts {
     }
     /// Pages of a file that are not written out; 0 of one that is not known here.
     #[must_use]
-    pub fn unwritten_pages(&self, fid: types::Fid) -> usize {
+    pub fn unwritten_pages(&self, fid: Fid) -> usize {
         let of_file = |o: &Rc<Object>| o.inode.borrow().upgrade().is_some_and(|i| i.fid == fid);
         self.objects().into_iter().filter(of_file).map(|o| o.unwritten_pages()).sum()
     }
@@ -650,6 +654,14 @@ impl Osts {
     /// Pages that are dirty, of all OSTs.
     fn dirty_pages(&self) -> usize {
         self.table.borrow().iter().map(|o| (o.dirty_and_grant().0 / PAGE) as usize).sum()
+    }
+    /// Whether the metadata server says that a file is not there, open or with a name. To whom a subtree is shown it says so of what lies
+    /// outside, too.
+    async fn is_gone(&self, fid: Fid) -> bool {
+        let cred = Cred { caps: 1, ..Cred::default() };
+        let ask = GetattrRequest { cred, fid, ..GetattrRequest::default() };
+        let answer = self.sessions.mdc().ask::<_, EntryReply>(Op::MdtGetattr, &ask).await;
+        matches!(answer, Err(FsError::Stale | FsError::NotFound))
     }
     /// The file is gone for good: what was not written yet need not be.
     pub(crate) fn discard_data(&self, inode: &Inode) {

@@ -5,7 +5,7 @@ use datapath::Moment;
 use ldlm::{InodeBits, LockCookie, LockDesc, LockMode, ResourceId};
 use ptlrpc::Callbacks;
 use rt::LocalFuture;
-use types::{Extent, FsError, ObjectId, Transno};
+use types::{Duration, Extent, Fid, FsError, ObjectId, Transno};
 use wire::Op;
 use wire::connect::AuthReply;
 use wire::lock as wl;
@@ -14,6 +14,9 @@ use wire::ost as wo;
 use super::{Osc, PAGE, Why};
 use crate::inode::Object;
 use crate::locks::{LockOwner, With};
+
+/// How long the metadata server is asked whether files are still there that lost data; then they count as lost.
+const LOOK_WITHIN: Duration = Duration::from_secs(120);
 
 impl LockOwner for Osc {
     fn revoke(self: Rc<Self>, lock: LockDesc, _keep: InodeBits, keep_mode: Option<LockMode>) -> LocalFuture<()> {
@@ -75,19 +78,18 @@ impl LockOwner for Osc {
         self.object_may_go(ObjectId(resource.fid));
     }
     fn lost(self: Rc<Self>, lock: LockDesc) {
-        let Some(object) = self.object(&lock) else { return };
-        let lost = self.discard_under(&object, &lock);
-        if let Some(inode) = object.inode.borrow().upgrade() {
-            if lost > 0 {
-                self.note_loss(inode.fid, lost as u64);
-                inode.writeback_failed(FsError::Io);
-                inode.size_is_doubtful();
+        self.lost_under(&lock, |fid, pages| self.note_loss(fid, pages));
+    }
+    fn lost_with_resource(self: Rc<Self>, lock: LockDesc) {
+        let is_open = self.object(&lock).is_some_and(|o| o.is_open());
+        self.lost_under(&lock, |fid, pages| {
+            // Whoever has it open misses them, whatever became of the file.
+            if is_open {
+                self.note_loss(fid, pages);
+            } else {
+                self.objectless.borrow_mut().push((fid, pages));
             }
-            if !types::planted!("lost-pages-kept") {
-                self.kernel_forgets(inode);
-            }
-        }
-        self.changed.notify();
+        });
     }
 }
 
@@ -187,15 +189,52 @@ impl Callbacks for Osc {
 }
 
 impl Osc {
+    /// A lock is gone, and with it what was not written out under it; `note` is told of which file, and how many pages.
+    fn lost_under(&self, lock: &LockDesc, note: impl FnOnce(Fid, u64)) {
+        let Some(object) = self.object(lock) else { return };
+        let lost = self.discard_under(&object, lock);
+        if let Some(inode) = object.inode.borrow().upgrade() {
+            if lost > 0 {
+                note(inode.fid, lost as u64);
+                inode.writeback_failed(FsError::Io);
+                inode.size_is_doubtful();
+            }
+            if !types::planted!("lost-pages-kept") {
+                self.kernel_forgets(inode);
+            }
+        }
+        self.changed.notify();
+    }
+    /// Tells of what was lost with objects that a restarted OST does not have, where their files are still there. An object goes when
+    /// the end of its file is on the metadata server's stable storage: of one that is gone nobody misses anything.
+    fn look_for_objectless(&self) {
+        let lost = self.objectless.take();
+        let Some(osts) = self.osts.upgrade().filter(|_| !lost.is_empty()) else { return };
+        let me = osts.osc(usize::from(self.index.0));
+        self.rt.spawn(async move {
+            let until = me.rt.now() + LOOK_WITHIN;
+            for (fid, pages) in lost {
+                let is_gone = osts.is_gone(fid);
+                if me.rt.timeout(until.since(me.rt.now()), is_gone).await != Some(true) {
+                    me.note_loss(fid, pages);
+                }
+            }
+            me.tell_losses();
+        });
+    }
+}
+
+impl Osc {
     /// Whether a transaction of the OST is on its stable storage, as far as its answers told; or nobody asks it any more. One that
     /// does not let this client in for a while may do so later, and have lost it.
     pub(crate) fn is_committed(&self, transaction: Transno) -> bool {
         self.import_if_any().is_none_or(|i| i.is_given_up() || transaction <= i.last_committed())
     }
-    pub(super) fn note_loss(&self, file: types::Fid, pages: u64) {
+    pub(super) fn note_loss(&self, file: Fid, pages: u64) {
         self.losses.note(file, pages * PAGE);
     }
     pub(super) fn tell_losses(&self) {
+        self.look_for_objectless();
         if let Some(text) = self.losses.take_message() {
             tracing::error!(ost = %self.index, "{text}; llite.*.lost_files lists them");
         }

@@ -27,6 +27,7 @@ mod lock_ahead;
 mod migrate;
 mod missing;
 mod names;
+mod objectless;
 mod opening;
 mod overload;
 mod quota;
