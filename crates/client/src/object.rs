@@ -57,6 +57,10 @@ pub(crate) struct Object<F> {
     pub(crate) cut_mark: Cell<u64>,
     /// How often this client made it shorter.
     cuts_here: Cell<u64>,
+    /// No space is reserved behind its end, as long as the locks stay that are held there now.
+    ends_bare: Cell<bool>,
+    /// How often space was reserved in it, begun and ended.
+    reservations: Cell<u64>,
     /// This client makes it shorter at its OST, and does not know yet whether that is done.
     being_cut: Cell<bool>,
     /// Pages (first, one past the last) that reads wait for: they stay until they were read, wherever the policy puts them.
@@ -123,6 +127,8 @@ impl<F: OfFile> Object<F> {
             others_synced_under: Cell::default(),
             cut_mark: Cell::default(),
             cuts_here: Cell::default(),
+            ends_bare: Cell::default(),
+            reservations: Cell::default(),
             being_cut: Cell::default(),
             wanted: RefCell::default(),
             changed: Event::new(),
@@ -163,6 +169,27 @@ impl<F: OfFile> Object<F> {
     }
     pub(crate) fn cuts_here(&self) -> u64 {
         self.cuts_here.get()
+    }
+    /// A lock came, with what the OST says that it takes. Whether others have reserved space behind its end meanwhile only an object that takes
+    /// none tells; and of what was reserved here the OST may not have heard then.
+    pub(crate) fn lock_came_with(&self, blocks512: u64) {
+        self.ends_bare.set(blocks512 == 0 && self.reservations.get() == 0);
+    }
+    /// Space is being reserved in it, or that has ended.
+    pub(crate) fn reserves(&self) {
+        self.ends_bare.set(false);
+        self.reservations.set(self.reservations.get() + 1);
+    }
+    pub(crate) fn reservations(&self) -> u64 {
+        self.reservations.get()
+    }
+    /// It was cut, and so many [`Object::reservations`] had begun and ended before that.
+    pub(crate) fn was_cut(&self, reservations: u64) {
+        self.ends_bare.set(reservations == self.reservations.get());
+    }
+    /// Whether a cut to its own length, under a lock of what lies behind, would give nothing back.
+    pub(crate) fn ends_bare(&self) -> bool {
+        self.ends_bare.get()
     }
     /// Waits until no cut is on its way of which nobody here knows whether it is done.
     pub(crate) async fn not_being_cut(&self) {

@@ -438,6 +438,7 @@ impl Data {
         // A promise is to be kept even so: the OST would keep it later.
         if !promised
             && object.size() == size
+            && object.ends_bare()
             && !object.is_unwritten(Extent::from(size))
             && object.unwritten_pages() == 0
         {
@@ -452,10 +453,13 @@ impl Data {
             // The OST gave this client up and has done it, before it gave others the lock.
             return Err(FsError::Io);
         }
-        let cutting = object.cutting();
+        let (cutting, reservations) = (object.cutting(), object.reservations());
         let cut = osc.punch(object, PunchKind::Truncate, Extent::from(size), &held).await;
         match cut {
-            Ok(()) => object.set_size(size),
+            Ok(()) => {
+                object.set_size(size);
+                object.was_cut(reservations);
+            }
             // The server may have what the cached page no longer shows.
             Err(_) => object.forget_clean(size / 4096),
         }

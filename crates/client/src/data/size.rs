@@ -453,7 +453,10 @@ impl Data {
         let import = osc.import()?;
         let options = osc.options_of_change(&import, held)?;
         let under = osc.lock_of_all(object);
-        let answer = import.call(Op::OstAllocate, wire::encode(&ask), Bulk::new(), options).await?;
+        object.reserves();
+        let answer = import.call(Op::OstAllocate, wire::encode(&ask), Bulk::new(), options).await;
+        object.reserves();
+        let answer = answer?;
         object.was_changed(answer.header.transno, under);
         let reply: wire::ost::AttrReply = answer.decode()?;
         object.blocks512.set(reply.lvb.blocks);

@@ -69,6 +69,9 @@ impl LockOwner for Osc {
             With::Answer(asked) => object.with_pages(|p| p.on_told(asked, lvb.size, exact)),
             With::Lock { asked, end } => object.with_pages(|p| p.on_lock_came(asked, end, lvb.size, exact)),
         }
+        if matches!(with, With::Lock { .. }) {
+            object.lock_came_with(lvb.blocks);
+        }
         // Nothing of ours is on its way: the OST knows of every write, and of a time that was set since.
         let known = if object.unwritten_pages() == 0 { lvb.mtime } else { object.mtime.get().max(lvb.mtime) };
         object.mtime.set(known);

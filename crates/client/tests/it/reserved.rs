@@ -59,3 +59,90 @@ fn a_hole_behind_the_end_changes_nothing() {
         assert_eq!(times(&c, file.fid()).await, before);
     });
 }
+
+/// Blocks of a file of 512 bytes, as a client is told.
+async fn blocks(c: &Rc<Client>, fid: Fid) -> u64 {
+    c.getattr(&root(), fid, None).await.unwrap().attr.blocks
+}
+
+/// As ext4 and XFS have it: a cut frees what lies behind the end, also where the size does not change.
+#[test]
+fn a_cut_to_the_same_length_gives_back_what_was_reserved_behind_the_end_by_whomever() {
+    for (seed, len, osts) in [(1, 0, 1), (2, 5000, 1), (3, 0, 3), (4, STRIPE + 5000, 3)] {
+        let world = World::new(seed, osts, OstConfig::default());
+        let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(600), async {
+            let file = create_striped(&one, "f").await;
+            let fid = file.fid();
+            one.data().write(&file, 0, &vec![1; len as usize]).await.unwrap();
+            one.data().fsync(&file, false).await.unwrap();
+            let bare = blocks(&one, fid).await;
+            let files = [(&one, file.clone()), (&two, open(&two, "f", O_RDWR).await)];
+            for (reserves, cuts) in [(0, 0), (1, 1), (0, 1), (1, 0), (0, 0)] {
+                let ((reserver, reserved), (cutter, opened)) = (&files[reserves], &files[cuts]);
+                reserver.data().fallocate(reserved, KEEP_SIZE, 0, 6 * STRIPE).await.unwrap();
+                assert_eq!(blocks(reserver, fid).await, 6 * STRIPE / 512, "{len}, by {reserves}");
+                cut(cutter, opened, len).await.unwrap();
+                for (c, _) in &files {
+                    assert_eq!(blocks(c, fid).await, bare, "{len}: reserved by {reserves}, cut by {cuts}");
+                }
+            }
+            assert_eq!(read_all(&two, &files[1].1, MIB).await, vec![1; len as usize]);
+        });
+    }
+}
+
+#[test]
+fn a_cut_gives_back_what_is_reserved_in_objects_that_stay_as_long_as_they_are() {
+    let world = World::new(5, 3, OstConfig::default());
+    let (c, _) = world.client(|_| {});
+    world.run(Duration::from_secs(600), async {
+        let file = create_striped(&c, "f").await;
+        c.data().write(&file, 0, &[1; 5001]).await.unwrap();
+        c.data().fsync(&file, false).await.unwrap();
+        let bare = blocks(&c, file.fid()).await;
+        c.data().fallocate(&file, KEEP_SIZE, 0, 6 * STRIPE).await.unwrap();
+        cut(&c, &file, 5000).await.unwrap();
+        assert_eq!(blocks(&c, file.fid()).await, bare);
+    });
+}
+
+#[test]
+fn an_open_that_empties_an_empty_file_gives_back_what_was_reserved() {
+    const O_TRUNC: u32 = 0o1000;
+    let world = World::new(6, 3, OstConfig::default());
+    let (c, _) = world.client(|_| {});
+    world.run(Duration::from_secs(600), async {
+        let file = create_striped(&c, "f").await;
+        c.data().fallocate(&file, KEEP_SIZE, 0, 6 * STRIPE).await.unwrap();
+        c.release(&file).await.unwrap();
+        let file = open(&c, "f", O_RDWR | O_TRUNC).await;
+        assert_eq!(blocks(&c, file.fid()).await, 0);
+    });
+}
+
+#[test]
+fn a_cut_that_changes_nothing_asks_nobody_where_nothing_can_be_reserved() {
+    let world = World::new(7, 3, OstConfig::default());
+    let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+    world.run(Duration::from_secs(600), async {
+        let punches = || (0..3).map(|i| asked(&world, i, "punch")).sum::<u64>();
+        let file = create_striped(&one, "f").await;
+        let len = STRIPE + 5000;
+        one.data().write(&file, 0, &vec![1; len as usize]).await.unwrap();
+        one.data().fsync(&file, false).await.unwrap();
+        cut(&one, &file, len).await.unwrap();
+        assert_eq!(punches(), 0, "nobody else ever had a lock");
+        one.data().fallocate(&file, KEEP_SIZE, 0, 6 * STRIPE).await.unwrap();
+        cut(&one, &file, len).await.unwrap();
+        assert_eq!(punches(), 3);
+        cut(&one, &file, len).await.unwrap();
+        assert_eq!(punches(), 3, "it was given back");
+        // Another client cannot know of objects that take space, and asks once.
+        let other = open(&two, "f", O_RDWR).await;
+        for _ in 0..3 {
+            cut(&two, &other, len).await.unwrap();
+        }
+        assert_eq!(punches(), 5, "the third object takes nothing");
+    });
+}
