@@ -8,6 +8,7 @@ use rt::{LocalFuture, Rt};
 use types::Duration;
 use wire::{Class, Crc, Flags, Header};
 
+use crate::early::Place;
 use crate::export::Export;
 use crate::server::Target;
 use crate::stream::Source;
@@ -53,10 +54,21 @@ fn spare_of(pool: FramePool, len: usize, urgent: bool) -> usize {
     spare.min(pool.capacity().saturating_sub(len.div_ceil(FRAME_BYTES)))
 }
 
-/// Frames for what a client sends, when enough others are free or nothing is in service: it is heard of meanwhile.
-async fn land_at_server(rt: Rt, len: usize, urgent: bool, target: Rc<Target>, export: Rc<Export>) -> Bulk {
+/// A request that waits for frames. Nothing that comes behind it is read, no ping either: its client hears of it as of one in service,
+/// or would give the connection up sooner than the wait ends, and wait anew over the next one.
+struct Waits(Rc<Export>, Option<Place>);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.answered(self.1);
+    }
+}
+
+/// Frames for what a client sends, when enough others are free or nothing is in service: it is heard of meanwhile, and hears.
+async fn land_at_server(rt: Rt, header: Header, len: usize, target: Rc<Target>, export: Rc<Export>) -> Bulk {
     let until = rt.now() + WAITS_MAX;
-    let need = len.div_ceil(FRAME_BYTES) + spare_of(rt.frames(), len, urgent);
+    let need = len.div_ceil(FRAME_BYTES) + spare_of(rt.frames(), len, header.flags.has(Flags::URGENT));
+    let mut waits = None;
     loop {
         let may = rt.frames().free() >= need || !target.serves() || rt.now() >= until;
         if (may || types::planted!("frames-for-all"))
@@ -66,6 +78,9 @@ async fn land_at_server(rt: Rt, len: usize, urgent: bool, target: Rc<Target>, ex
         }
         rt.frames().count_refusal();
         export.last_heard.set(rt.now());
+        if waits.is_none() && !header.flags.has(Flags::REPLY) {
+            waits = Some(Waits(export.clone(), export.under_way(&rt, &header)));
+        }
         rt.sleep(LOOKS_EVERY).await;
     }
 }
@@ -81,9 +96,8 @@ impl<'a> Requests<'a> {
         if len == 0 {
             return Ok((header, body, Bulk::new()));
         }
-        let urgent = header.flags.has(Flags::URGENT);
         let land = |len: usize| -> LocalFuture<Bulk> {
-            Box::pin(land_at_server(self.rt.clone(), len, urgent, self.target.clone(), self.export.clone()))
+            Box::pin(land_at_server(self.rt.clone(), header, len, self.target.clone(), self.export.clone()))
         };
         Ok((header, body, self.source.recv_bulk(len, &land).await?))
     }

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use frames::{Bulk, FramePool};
 use ptlrpc::{CallOptions, Callbacks, ClusterKey, Import, ImportConfig, Request, Server, ServerConfig};
-use rt::sync::Semaphore;
+use rt::sync::{Event, Semaphore};
 use rt::{LocalFuture, Nid, Rt};
 use simworld::{Sim, SimConfig};
 use support::{Carries, Plain, Silent};
@@ -194,4 +194,80 @@ fn what_is_stable_by_now_is_let_go_when_the_target_is_asked() {
         (before, rt.frames().free())
     });
     assert_eq!(free, (0, BULK_BYTES / frames::FRAME_BYTES));
+}
+
+/// A target whose syncs wait for a write, as one does that calls back a lock over what another client has to write.
+#[derive(Default)]
+struct Meets {
+    written: Cell<bool>,
+    came: Event,
+}
+
+impl Carries for Meets {
+    const NAME: &'static str = "meets";
+    fn carry_out(self: Rc<Self>, request: Request) -> LocalFuture<()> {
+        Box::pin(async move {
+            if request.header.op == Op::OstWrite {
+                self.written.set(true);
+                self.came.notify();
+            }
+            loop {
+                let comes = self.came.wait();
+                if self.written.get() {
+                    break;
+                }
+                comes.await;
+            }
+            request.reply(Ok(&()));
+        })
+    }
+}
+
+#[test]
+fn a_request_that_waits_for_frames_keeps_its_connection_until_it_gets_them() {
+    let sim = Sim::new(SimConfig::new(1), FramePool::new(POOL_BYTES));
+    let (there, here) = (sim.host("server"), sim.host("client"));
+    there.set_memory(Some(2 * BULK_BYTES as u64));
+    let (server_rt, rt) = (there.boot(), here.boot());
+    let key = ClusterKey::from_text(b"0123456789abcdef").unwrap();
+    let (window, limit) = (Duration::from_secs(5), Duration::from_secs(600));
+    let config = ServerConfig { key: key.clone(), recovery_window: window, client_timeout: limit, boot: 1 };
+    let server = Server::new(server_rt.clone(), config);
+    server.add(Rc::new(Plain(Rc::new(Meets::default()))));
+    server.listen(&there.nid(7)).unwrap();
+    let callbacks: Rc<dyn Callbacks> = Rc::new(Silent);
+    let import = |client| {
+        let config = ImportConfig {
+            nid: there.nid(7),
+            target: "meets".into(),
+            client: ClientId(client),
+            key: key.clone(),
+            recoverable: true,
+            ping_interval: Duration::from_secs(300),
+            place: 0,
+        };
+        Import::new(rt.clone(), config, Rc::downgrade(&callbacks))
+    };
+    let imports = [import(1), import(2)];
+    let [syncs, writes] = imports.clone();
+    let here = rt.clone();
+    let took = sim.run(async move {
+        syncs.ready(Duration::from_secs(20)).await.unwrap();
+        writes.ready(Duration::from_secs(20)).await.unwrap();
+        // The write fits into what is left, but leaves nothing to what is in service.
+        let _held = server_rt.bulk(BULK_BYTES).await;
+        let (told, synced) = rt::sync::oneshot();
+        here.spawn(async move { told.send(syncs.ask::<_, ()>(Op::OstSync, &()).await) });
+        here.sleep(Duration::from_millis(100)).await;
+        let (begun, bulk) = (here.now(), here.bulk(BULK_BYTES).await);
+        let written = writes.call(Op::OstWrite, Vec::new(), bulk, CallOptions::default());
+        let written = here.timeout(Duration::from_secs(120), written).await?;
+        assert!(written.is_ok() && synced.await == Some(Ok(())));
+        assert!(writes.early_replies() > 0, "it was told that the server is alive");
+        Some(here.now().since(begun))
+    });
+    imports.iter().for_each(|i| i.abandon());
+    drop(server);
+    let took = took.expect("the write never comes in: its client gives the connection up before the server takes it");
+    assert!(took < Duration::from_secs(12), "{took:?}");
 }
