@@ -131,6 +131,8 @@ pub struct Export {
     /// The last transaction that was replayed since the target's restart.
     pub(crate) replayed: Cell<Transno>,
     pub(crate) last_heard: Cell<Instant>,
+    /// Since when it has something to send for which there are no frames, over however many connections.
+    pub(crate) waits_since: Cell<Option<Instant>>,
     pub(crate) credits: Cell<u16>,
     pub(crate) recoverable: Cell<bool>,
     /// Which process the client is, as it is to be remembered.
@@ -188,6 +190,7 @@ impl Export {
             last_xid: Cell::new(Xid(0)),
             replayed: Cell::new(Transno(0)),
             last_heard: Cell::new(now),
+            waits_since: Cell::new(None),
             credits: Cell::new(credits.clamp(1, SLOTS_MAX)),
             recoverable: Cell::new(true),
             origin: Cell::new(Origin::default()),

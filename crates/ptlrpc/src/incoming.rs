@@ -5,20 +5,21 @@ use std::rc::Rc;
 
 use frames::{Bulk, FRAME_BYTES, FramePool};
 use rt::{LocalFuture, Rt};
-use types::Duration;
+use types::{Duration, Instant};
 use wire::{Class, Crc, Flags, Header};
 
 use crate::early::Place;
 use crate::export::Export;
 use crate::server::Target;
-use crate::stream::Source;
+use crate::stream::{Sink, Source};
 
 /// Frames that what comes to a server leaves to requests in service, which may need some to come to an end: this part of all, and so
 /// many bytes at most. What a lock waits for may have three quarters of them.
 const SPARE_PART: usize = 8;
 /// See [`SPARE_PART`].
 const SPARE_MAX: usize = (64 << 20) / FRAME_BYTES;
-/// Whoever has waited for so long takes what there is.
+/// Whoever has waited for so long takes what there is. What stands behind it on its connection is overdue sooner, so that a wait counts on
+/// over the next connection.
 const WAITS_MAX: Duration = Duration::from_secs(10);
 /// Frames for an answer are waited for so long. What comes behind it on its connection waits, too, and may be what gives frames back.
 const LANDS_WITHIN: Duration = Duration::from_millis(50);
@@ -38,8 +39,11 @@ pub(crate) struct Requests<'a> {
     source: &'a mut Source,
     rt: Rt,
     target: Rc<Target>,
-    export: Rc<Export>,
+    session: Session,
 }
+
+/// A client's session, and a connection that it has or had.
+type Session = (Rc<Export>, Rc<Sink>);
 
 /// What a server sends.
 pub(crate) struct Answers<'a> {
@@ -65,18 +69,23 @@ impl Drop for Waits {
 }
 
 /// Frames for what a client sends, when enough others are free or nothing is in service: it is heard of meanwhile, and hears.
-async fn land_at_server(rt: Rt, header: Header, len: usize, target: Rc<Target>, export: Rc<Export>) -> Bulk {
-    let until = rt.now() + WAITS_MAX;
+async fn land_at_server(rt: Rt, (header, len): (Header, usize), target: Rc<Target>, (export, sink): Session) -> Bulk {
+    let is_long = |since: Option<Instant>| since.is_some_and(|at| rt.now() >= at + WAITS_MAX);
     let need = len.div_ceil(FRAME_BYTES) + spare_of(rt.frames(), len, header.flags.has(Flags::URGENT));
     let mut waits = None;
     loop {
-        let may = rt.frames().free() >= need || !target.serves() || rt.now() >= until;
+        let may = rt.frames().free() >= need || !target.serves() || is_long(export.waits_since.get());
         if (may || types::planted!("frames-for-all"))
             && let Some(bulk) = Bulk::alloc(rt.frames(), len)
         {
+            // What comes over an earlier connection is of no use.
+            if export.is_over(&sink) {
+                export.waits_since.set(None);
+            }
             return bulk;
         }
         rt.frames().count_refusal();
+        export.waits_since.set(export.waits_since.get().or(Some(rt.now())));
         export.last_heard.set(rt.now());
         if waits.is_none() && !header.flags.has(Flags::REPLY) {
             waits = Some(Waits(export.clone(), export.under_way(&rt, &header)));
@@ -86,8 +95,8 @@ async fn land_at_server(rt: Rt, header: Header, len: usize, target: Rc<Target>, 
 }
 
 impl<'a> Requests<'a> {
-    pub(crate) fn new(rt: &Rt, source: &'a mut Source, target: &Rc<Target>, export: &Rc<Export>) -> Requests<'a> {
-        Requests { source, rt: rt.clone(), target: target.clone(), export: export.clone() }
+    pub(crate) fn new(rt: &Rt, source: &'a mut Source, target: &Rc<Target>, session: Session) -> Requests<'a> {
+        Requests { source, rt: rt.clone(), target: target.clone(), session }
     }
     /// The next one.
     pub(crate) async fn next(&mut self) -> io::Result<(Header, Vec<u8>, Bulk)> {
@@ -97,7 +106,7 @@ impl<'a> Requests<'a> {
             return Ok((header, body, Bulk::new()));
         }
         let land = |len: usize| -> LocalFuture<Bulk> {
-            Box::pin(land_at_server(self.rt.clone(), header, len, self.target.clone(), self.export.clone()))
+            Box::pin(land_at_server(self.rt.clone(), (header, len), self.target.clone(), self.session.clone()))
         };
         Ok((header, body, self.source.recv_bulk(len, &land).await?))
     }

@@ -629,7 +629,7 @@ impl Server {
         sink: &Rc<Sink>,
         source: &mut Source,
     ) -> io::Result<()> {
-        let mut incoming = Requests::new(&self.rt, source, target, export);
+        let mut incoming = Requests::new(&self.rt, source, target, (export.clone(), sink.clone()));
         loop {
             let (header, body, bulk) = incoming.next().await?;
             if export.is_evicted() {
