@@ -29,7 +29,7 @@ pub(crate) enum With {
     /// The answer to a question of that moment, without a lock.
     Answer(Moment),
     /// A lock that will be held and reaches to `end`. It was asked for then, unless it came by itself after a wait.
-    Lock { asked: Option<Moment>, end: u64 },
+    Lock { cookie: LockCookie, asked: Option<Moment>, end: u64 },
 }
 
 /// What [`Locks::seek`] finds.
@@ -400,7 +400,7 @@ impl Locks {
     /// What comes with a lock, if that will be held.
     fn with_lock(&self, desc: &LockDesc, asked: Option<Moment>) -> Option<With> {
         let end = desc.data.as_extent().map_or(0, |e| e.end);
-        self.cache.borrow().awaits(desc).then_some(With::Lock { asked, end })
+        self.cache.borrow().awaits(desc).then_some(With::Lock { cookie: desc.cookie, asked, end })
     }
     fn tell_value_block(&self, resource: ResourceId, lvb: Option<&w::Lvb>, with: With) {
         if let (Some(lvb), Some(owner)) = (lvb, self.owner()) {

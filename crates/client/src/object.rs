@@ -10,6 +10,7 @@ use frames::{Bulk, FRAME_BYTES, FrameRun, Segment};
 use ldlm::{LockCookie, ResourceId};
 use rt::sync::{Event, Semaphore};
 use types::{Extent, FsError, Instant, ObjectId, Transno, WallTime};
+use wire::lock::CUT_AMID;
 
 pub(crate) use datapath::{Claimed, page_range};
 
@@ -53,8 +54,10 @@ pub(crate) struct Object<F> {
     pub(crate) changed_under: Cell<Option<LockCookie>>,
     /// The lock over all of it since which nothing that others wrote before is missing on the OST's stable storage.
     pub(crate) others_synced_under: Cell<Option<LockCookie>>,
-    /// The greatest mark of a cut that an answer about its whole size brought.
+    /// The greatest mark of a cut that an answer brought.
     pub(crate) cut_mark: Cell<u64>,
+    /// The lock that brought one last, and which.
+    mark_with: Cell<Option<(LockCookie, u64)>>,
     /// How often this client made it shorter.
     cuts_here: Cell<u64>,
     /// No space is reserved behind its end, as long as the locks stay that are held there now.
@@ -126,6 +129,7 @@ impl<F: OfFile> Object<F> {
             changed_under: Cell::default(),
             others_synced_under: Cell::default(),
             cut_mark: Cell::default(),
+            mark_with: Cell::default(),
             cuts_here: Cell::default(),
             ends_bare: Cell::default(),
             reservations: Cell::default(),
@@ -166,6 +170,23 @@ impl<F: OfFile> Object<F> {
             self.changed_by.set(transaction);
             self.changed_under.set(lock);
         }
+    }
+    /// An answer told this mark of a cut.
+    pub(crate) fn mark_told(&self, mark: u64) {
+        if mark != CUT_AMID {
+            self.cut_mark.set(self.cut_mark.get().max(mark));
+        }
+    }
+    /// A lock came that will be held, and this mark of a cut with it; 0: none was told.
+    pub(crate) fn mark_came(&self, lock: LockCookie, mark: u64) {
+        self.mark_told(mark);
+        if mark != 0 && mark != CUT_AMID {
+            self.mark_with.set(Some((lock, mark)));
+        }
+    }
+    /// The mark that a lock over its end brought: as long as that is held nobody else makes it shorter, so that the mark is that of now.
+    pub(crate) fn mark_under(&self, lock: LockCookie) -> Option<u64> {
+        self.mark_with.get().filter(|(with, _)| *with == lock).map(|(_, mark)| mark)
     }
     pub(crate) fn cuts_here(&self) -> u64 {
         self.cuts_here.get()

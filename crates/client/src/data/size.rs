@@ -42,7 +42,7 @@ struct Told {
     size: u64,
     /// The lock by which it is known here.
     lock: Option<LockCookie>,
-    /// The mark that came with it.
+    /// The mark that came with it, or with that lock.
     mark: Option<u64>,
 }
 
@@ -67,7 +67,10 @@ impl Data {
     /// question by now, whose answer came later.
     async fn glimpse(&self, object: &Rc<Object>) -> Result<Told, FsError> {
         let osc = self.osts.osc(object.ost);
-        let as_known_here = || Told { size: object.size(), lock: osc.lock_of_end(object), mark: None };
+        let as_known_here = || {
+            let lock = osc.lock_of_end(object);
+            Told { size: object.size(), lock, mark: lock.and_then(|lock| object.mark_under(lock)) }
+        };
         if osc.size_is_exact(object) {
             return Ok(as_known_here());
         }
@@ -89,9 +92,7 @@ impl Data {
                     None => None,
                 };
                 let Some(lvb) = told else { return Ok(as_known_here()) };
-                if lvb.cut != CUT_AMID {
-                    object.cut_mark.set(object.cut_mark.get().max(lvb.cut));
-                }
+                object.mark_told(lvb.cut);
                 let here = as_known_here();
                 let asked = lvb.size.max(unwritten).max(object.unwritten_end());
                 Ok(Told { size: if here.lock.is_some() { here.size } else { asked }, mark: Some(lvb.cut), ..here })

@@ -67,7 +67,10 @@ impl LockOwner for Osc {
                 return object.mtime.set(object.mtime.get().max(lvb.mtime));
             }
             With::Answer(asked) => object.with_pages(|p| p.on_told(asked, lvb.size, exact)),
-            With::Lock { asked, end } => object.with_pages(|p| p.on_lock_came(asked, end, lvb.size, exact)),
+            With::Lock { cookie, asked, end } => {
+                object.mark_came(cookie, lvb.cut);
+                object.with_pages(|p| p.on_lock_came(asked, end, lvb.size, exact));
+            }
         }
         if matches!(with, With::Lock { .. }) {
             object.lock_came_with(lvb.blocks);

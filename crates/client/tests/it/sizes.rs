@@ -208,6 +208,27 @@ fn a_read_beside_cuts_shows_no_zeros_that_the_file_never_had() {
     assert!((0..6).any(|seed| read_amid_cuts(seed, O_DIRECT, Some("cut-over-zeros")).is_some()), "the bug is not seen");
 }
 
+/// A read of a file of which one object ends before the file does, by a client that loses each lock as soon as nothing uses it.
+#[test]
+fn a_read_over_a_hole_goes_on_behind_it_where_no_lock_lasts() {
+    let world = World::new(1, 3, OstConfig::default());
+    let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|c| c.locks_max = 0));
+    world.run(Duration::from_secs(600), async {
+        let file = create_striped(&one, "f").await;
+        one.data().write(&file, 0, &[7; 100]).await.unwrap();
+        one.data().write(&file, 2 * STRIPE, &[7; 100]).await.unwrap();
+        one.data().fsync(&file, false).await.unwrap();
+        let mut whole = vec![0; 2 * STRIPE as usize + 100];
+        whole[..100].fill(7);
+        whole[2 * STRIPE as usize..].fill(7);
+        for flags in [0, O_DIRECT] {
+            let there = open(&two, "f", flags).await;
+            let found = two.data().read(&there, 0, 4 * STRIPE as usize).await.unwrap();
+            assert!(found.to_vec() == whole, "flags {flags:o}: {} of {} bytes", found.len(), whole.len());
+        }
+    });
+}
+
 /// A program writes behind what another client has not written out yet, and is killed: its open ends before the write does. What
 /// everybody is told of the size afterwards, and what it is.
 fn killed_amid_a_write(bug: Option<&'static str>) -> (u64, usize) {
