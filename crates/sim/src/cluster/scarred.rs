@@ -36,12 +36,29 @@ pub struct Scars {
     pub hit: RefCell<BTreeSet<Place>>,
     /// Of blocks that are damaged in the end the places of which one has to be found.
     pub must: RefCell<Vec<Vec<Place>>>,
-    /// All stores are checked, or will be at once: nothing is hit meanwhile, for whoever checks says what must be found.
-    pub spared: Cell<bool>,
+    /// Checks of all stores that are under way or wait for their turn.
+    checks: Cell<u32>,
     repaired: Cell<bool>,
 }
 
+/// All stores are checked, or will be at once: nothing is hit meanwhile, for whoever checks says what must be found.
+pub struct Spared<'a>(&'a Scars);
+impl Drop for Spared<'_> {
+    fn drop(&mut self) {
+        self.0.checks.set(self.0.checks.get() - 1);
+    }
+}
+
 impl Scars {
+    /// Nothing is hit until this goes.
+    #[must_use]
+    pub fn spare(&self) -> Spared<'_> {
+        self.checks.set(self.checks.get() + 1);
+        Spared(self)
+    }
+    fn are_spared(&self) -> bool {
+        self.checks.get() > 0
+    }
     /// Whether blocks were hit that nobody has repaired.
     #[must_use]
     pub fn is_unrepaired(&self) -> bool {
@@ -138,7 +155,7 @@ impl Scarred {
         let block = self.rng.below(BLOCKS);
         let bit = self.rng.next_u64();
         let (stamp, context) = (self.blocks[block as usize].stamp, self.context.clone());
-        if stamp == 0 || context.scars.spared.get() {
+        if stamp == 0 || context.scars.are_spared() {
             return;
         }
         let content = bytes(stamp, extent(block));
@@ -218,6 +235,16 @@ impl Block {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_hit_while_a_check_goes_on_beside_which_another_one_was_given_up() {
+        let scars = Scars::default();
+        let goes_on = scars.spare();
+        drop(scars.spare());
+        assert!(scars.are_spared());
+        drop(goes_on);
+        assert!(!scars.are_spared());
+    }
 
     #[test]
     fn a_block_that_was_hit_fails_or_is_what_was_written() {

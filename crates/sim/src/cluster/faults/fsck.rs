@@ -18,14 +18,11 @@ impl Faults {
     /// All servers end; before they start again their stores are checked and repaired, as `stria fsck --repair` does. Nothing but what
     /// rotted is a fault, what rotted is put right from its copies, a second repair finds nothing to do, and what was promised holds.
     pub(super) async fn fsck(&self, rng: &mut Rng) {
-        self.context.scars.spared.set(true);
+        let _spared = self.context.scars.spare();
         // Blocks of data that a medium has lost stay lost, and cost a file its name: that is looked at in the end.
         let waits = self.checks.get() || self.context.is_some_disk_full() || self.context.scars.is_unrepaired();
         let taken = if waits || self.client_died_lately() { None } else { self.take_servers().await };
-        let Some(servers) = taken else {
-            self.context.scars.spared.set(false);
-            return;
-        };
+        let Some(servers) = taken else { return };
         self.checks.set(true);
         self.note(FaultClass::Fsck, "all servers end, and their stores are checked");
         for id in &servers {
@@ -51,7 +48,6 @@ impl Faults {
         }
         tracing::info!("all servers run again");
         self.checks.set(false);
-        self.context.scars.spared.set(false);
         servers.into_iter().for_each(|id| self.give_back(id));
     }
 
