@@ -5,7 +5,7 @@ use datapath::{Attempts, Due, Fate, Flushing, Fsync, Gone, Next, Objects, Pages,
 use frames::{Bulk, FRAME_BYTES};
 use ldlm::{DenyReason, EnqueueFlags, LockCookie, LockDesc, LockMode, LockPolicyData};
 use ptlrpc::turns::Rank;
-use ptlrpc::{CallOptions, Import};
+use ptlrpc::{CallOptions, Import, ImportState};
 use types::{Duration, Extent, FsError, HandleId};
 use wire::Op;
 use wire::ost as wo;
@@ -56,6 +56,10 @@ impl Osc {
     /// Gives back the grant that no page took, but for `keep` bytes.
     pub(super) async fn give_grant_back(&self, keep: u64) {
         let Ok(import) = self.import() else { return };
+        // Without a session the book may be that of one which is over: what is taken out of it would go back out of the next one's.
+        if import.state() != ImportState::Full {
+            return;
+        }
         let (boot, bytes) = self.target.borrow_mut().books.give_back(keep);
         if bytes == 0 {
             return;

@@ -160,6 +160,34 @@ fn a_client_that_writes_nothing_for_long_gives_grant_back_and_gets_it_again() {
 }
 
 #[test]
+fn grant_of_a_session_that_was_given_up_is_not_given_back_out_of_the_next_one() {
+    let config = OstConfig { grant_initial_bytes: 32 * MIB, grant_max_bytes: 64 * MIB, ..OstConfig::default() };
+    let world = World::new(14, 1, config);
+    let (c, host) = world.client(|c| (c.grant_shrink_interval, c.rpc_pages_max) = (Duration::from_secs(20), 256));
+    world.run(Duration::from_secs(3600), async {
+        let file = create(&c, "f").await;
+        c.data().write(&file, 0, &[1; 5000]).await.unwrap();
+        c.data().fsync(&file, false).await.unwrap();
+        let osc = c.osts().all()[0].clone();
+        assert!(osc.dirty_and_grant().1 > 16 * MIB, "there is nothing to give back");
+        world.cut_off(&host, true);
+        osc.set_active(false);
+        osc.set_active(true);
+        // It counts as idle before there is another session.
+        world.sim.sleep(Duration::from_secs(40)).await;
+        let sessions = osc.import().unwrap().counters().0;
+        world.cut_off(&host, false);
+        osc.import().unwrap().ready(Duration::from_secs(60)).await.unwrap();
+        assert!(osc.import().unwrap().counters().0 > sessions, "the session of before goes on");
+        for _ in 0..2 {
+            world.sim.sleep(Duration::from_secs(30)).await;
+            assert_eq!(osc.dirty_and_grant(), (0, granted(&world.ost(0), &c)), "grant here and at the target");
+        }
+        assert_eq!(osc.dirty_and_grant().1, MIB, "one RPC's worth stays");
+    });
+}
+
+#[test]
 fn a_newcomer_is_promised_as_much_as_those_who_came_first_where_space_is_plentiful() {
     let world = World::sized(SimConfig::new(13), 1, OstConfig::default(), 16 << 30);
     let tune = |c: &mut ClientConfig| (c.dirty_bytes_max, c.rpc_pages_max) = (32 * MIB, 256);
