@@ -20,7 +20,7 @@ impl Drop for Hears {
     fn drop(&mut self) {
         if !self.has_heard {
             let (client, file) = (self.client.clone(), self.file.clone());
-            self.client.rt().spawn(async move { client.kernel_hears(&file).await });
+            self.client.rt().spawn(async move { client.kernel_hears(&file, 0).await });
         }
     }
 }
@@ -62,21 +62,34 @@ impl Client {
         // A write that failed, or was dropped, may have changed a part.
         let mut hears = Hears { client: self.clone(), file: file.clone(), has_heard: false };
         let written = self.data.write_part(file, offset, data, None).await;
-        self.kernel_hears(file).await;
+        let end = written.as_ref().ok().filter(|w| w.len > 0).map_or(0, |w| w.at + w.len);
+        self.kernel_hears(file, end).await;
         hears.has_heard = true;
         written.map(|w| w.len)
     }
 
-    /// The bytes of a file changed past the kernel.
-    async fn kernel_hears(&self, file: &OpenFile) {
-        if file.inode().front.may_have_pages() {
-            file.inode().front.drop_kernel_pages().await;
+    /// The bytes of a file changed past the kernel; it is `end` bytes long at least.
+    ///
+    /// A mapping never asks for a size: behind the one that the kernel believes in a fault is SIGBUS, and a store is not written back. So
+    /// where the file may be mapped the kernel is told before the write is answered.
+    async fn kernel_hears(&self, file: &OpenFile, end: u64) {
+        let (front, kernel) = (&file.inode.front, &self.common.kernel);
+        if front.may_have_pages() {
+            front.drop_kernel_pages().await;
         }
-        let (told, dropped_at) = (self.common.kernel.cache().told(), &file.inode.front.told_nothing_since);
+        let told = kernel.cache().told();
         // A drop costs more than the write, and one is enough until a kernel is told something again.
-        if told.is_none() || told != dropped_at.get() {
-            self.common.kernel.attributes_changed(file.fid()).await;
-            dropped_at.set(told);
+        if told.is_none() || told != front.told_nothing_since.get() {
+            kernel.attributes_changed(file.fid()).await;
+            front.told_nothing_since.set(told);
+            front.reaches.set(0);
+        }
+        if end > front.reaches.get() && front.may_be_mapped() {
+            let reads = front.reads_begun();
+            kernel.cache().lengthen(file.fid(), end).await;
+            if told.is_some() && told == front.told_nothing_since.get() && reads == front.reads_begun() {
+                front.reaches.set(front.reaches.get().max(end));
+            }
         }
     }
 

@@ -37,6 +37,8 @@ pub struct Front {
     naming: Cell<u32>,
     /// Opens through which a program may store to a shared mapping.
     mappable: Cell<u32>,
+    /// Opens through which a program may read a mapping.
+    readers: Cell<u32>,
     /// It may keep pages.
     pages: Cell<bool>,
     /// It may have pages: some were asked for since all of them were dropped last.
@@ -57,6 +59,8 @@ pub struct Front {
     drop_begins: Event,
     /// It knows no attributes since they were dropped at this number ([`crate::KernelCache::told`]).
     pub(crate) told_nothing_since: Cell<Option<u64>>,
+    /// The size that it believes in since then, or a larger one; 0 where it began to read pages since.
+    pub(crate) reaches: Cell<u64>,
     /// An answer was made with attributes to believe, since it was told last to believe none.
     believes: Cell<bool>,
     /// How often it was to forget attributes of an inode that it did not have for long, since it was told so last.
@@ -144,6 +148,8 @@ impl KernelRead {
         front.filled.set(true);
         front.short_ends.read_anew(extent);
         front.begun.set(front.begun.get() + 1);
+        // By a page that ends short a kernel comes to believe in a smaller size.
+        front.reaches.set(0);
         front.reads.borrow_mut().push(state.clone());
         KernelRead { front: front.clone(), state, again: Cell::new(0) }
     }
@@ -225,6 +231,7 @@ impl Front {
             lookups: Cell::new(0),
             naming: Cell::new(0),
             mappable: Cell::new(0),
+            readers: Cell::new(0),
             pages: Cell::new(false),
             filled: Cell::new(false),
             drops: Cell::new(0),
@@ -236,6 +243,7 @@ impl Front {
             waits: Event::new(),
             drop_begins: Event::new(),
             told_nothing_since: Cell::new(None),
+            reaches: Cell::new(0),
             believes: Cell::new(false),
             late: Cell::new(0),
             knows_acl: Cell::new(false),
@@ -266,13 +274,23 @@ impl Front {
         self.naming.set(self.naming.get() + 1);
         Naming(self.clone())
     }
-    /// An open begins through which a program may store to a shared mapping.
-    pub(crate) fn mapping_begins(&self) {
-        self.mappable.set(self.mappable.get() + 1);
+    /// An open begins: through one that `reads` a program may map the file, and store to a shared mapping if it `writes`, too.
+    pub(crate) fn open_begins(&self, reads: bool, writes: bool) {
+        self.readers.set(self.readers.get() + u32::from(reads));
+        self.mappable.set(self.mappable.get() + u32::from(reads && writes));
     }
     /// Such an open ends.
-    pub(crate) fn mapping_ends(&self) {
-        self.mappable.set(self.mappable.get() - 1);
+    pub(crate) fn open_ends(&self, reads: bool, writes: bool) {
+        self.readers.set(self.readers.get() - u32::from(reads));
+        self.mappable.set(self.mappable.get() - u32::from(reads && writes));
+    }
+    /// How many reads of pages a kernel began.
+    pub(crate) fn reads_begun(&self) -> u64 {
+        self.begun.get()
+    }
+    /// Whether programs may have mapped it: it is open for reading here, and an open lasts as long as its mappings do.
+    pub(crate) fn may_be_mapped(&self) -> bool {
+        self.readers.get() > 0
     }
     /// Whether pages that a kernel keeps of it may be stored to: it is open for reading and writing here, which a shared
     /// mapping for writing needs, and an open lasts as long as its mappings do.

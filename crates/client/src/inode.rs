@@ -209,20 +209,16 @@ impl Inode {
             children: RefCell::new(None),
         })
     }
-    /// An open of it began; `mappable`: a program may store to a shared mapping through it.
-    pub(crate) fn opened(&self, stream: &Rc<Stream>, mappable: bool) {
+    /// An open of it began, which may read or write.
+    pub(crate) fn opened(&self, stream: &Rc<Stream>, reads: bool, writes: bool) {
         self.opens.set(self.opens.get() + 1);
-        if mappable {
-            self.front.mapping_begins();
-        }
+        self.front.open_begins(reads, writes);
         self.streams.borrow_mut().push(stream.clone());
     }
     /// An open of it ended.
-    pub(crate) fn closed(&self, stream: &Rc<Stream>, mappable: bool) {
+    pub(crate) fn closed(&self, stream: &Rc<Stream>, reads: bool, writes: bool) {
         self.opens.set(self.opens.get() - 1);
-        if mappable {
-            self.front.mapping_ends();
-        }
+        self.front.open_ends(reads, writes);
         let mut streams = self.streams.borrow_mut();
         if let Some(i) = streams.iter().position(|s| Rc::ptr_eq(s, stream)) {
             streams.swap_remove(i);

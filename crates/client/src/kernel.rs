@@ -19,6 +19,11 @@ pub trait KernelCache: 'static {
     /// Forget the pages of a file range, writing back what is dirty first (writes come in through the mount); of a
     /// directory: its listing.
     fn drop_pages(&self, fid: Fid, extent: Extent) -> LocalFuture<()>;
+    /// Believe that a file is at least `size_bytes` long, more than 0, as its mappings do without asking. Done when the future completes.
+    fn lengthen(&self, fid: Fid, size_bytes: u64) -> LocalFuture<()> {
+        let _ = (fid, size_bytes);
+        Box::pin(std::future::ready(()))
+    }
     /// Ask again for every name before believing it.
     fn drop_names(&self) -> LocalFuture<()>;
     /// Whether [`KernelCache::let_go`] does anything.

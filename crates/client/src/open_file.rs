@@ -68,10 +68,6 @@ impl OpenFile {
         const O_WRONLY: u32 = 1;
         self.flags.get() & O_ACCMODE != O_WRONLY
     }
-    pub(crate) fn reads_and_writes(&self) -> bool {
-        const O_RDWR: u32 = 2;
-        self.flags.get() & O_ACCMODE == O_RDWR
-    }
     /// The name by which the client knows this open.
     #[must_use]
     pub fn id(&self) -> u64 {

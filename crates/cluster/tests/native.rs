@@ -189,6 +189,96 @@ fn stores_to_mappings_and_native_calls_see_each_other() {
     });
 }
 
+/// A shared mapping of a file, from its beginning.
+struct Mapped(*mut u8, usize);
+impl Mapped {
+    fn of(fd: &impl AsRawFd, len: usize, prot: i32) -> Result<Mapped, String> {
+        // SAFETY: a new mapping; the result is checked.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED { Err("mmap".into()) } else { Ok(Mapped(at.cast(), len)) }
+    }
+    /// What is there: SIGBUS behind the end that the kernel believes in.
+    fn get(&self, at: usize) -> u8 {
+        assert!(at < self.1);
+        // SAFETY: inside the mapping.
+        unsafe { self.0.add(at).read_volatile() }
+    }
+    /// Stores a byte and has it written back.
+    fn store(&self, at: usize, byte: u8) -> R {
+        assert!(at < self.1);
+        // SAFETY: inside the mapping.
+        unsafe { self.0.add(at).write_volatile(byte) };
+        // SAFETY: the whole mapping.
+        eq("msync", unsafe { libc::msync(self.0.cast(), self.1, libc::MS_SYNC) }, 0)
+    }
+}
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: nobody has addresses of it.
+        unsafe { libc::munmap(self.0.cast(), self.1) };
+    }
+}
+
+/// A file grows past the kernel while it is mapped, or before it is: `cut` makes it shorter in between, by the hand of this mount or another.
+fn grows_under_mappings(path: &Path, cut: impl Fn(i64) -> R) -> R {
+    const BOTH: i32 = libc::PROT_READ | libc::PROT_WRITE;
+    let file = native(path, libc::O_RDWR | libc::O_CREAT)?;
+    said(file.pwrite(&[1; 100], 0))?;
+    let map = Mapped::of(&file, 1 << 20, BOTH)?;
+    eq("what was written before the mapping", map.get(99), 1)?;
+    said(file.pwrite(&[2; 4000], 0))?;
+    map.store(3000, 9)?;
+    eq("a store behind the end of before", get(&file, 1, 3000)?, vec![9])?;
+    // Whole pages, of which none was read; a hole; an end at the beginning of a page.
+    for (round, end) in [8192u64, 12_288, 12_289, 100_000, 150_001].into_iter().enumerate() {
+        let byte = 10 + round as u8;
+        said(file.pwrite(&[byte; 1000], end - 1000))?;
+        eq("the last byte, mapped", map.get(end as usize - 1), byte)?;
+        map.store(end as usize - 1, byte ^ 0x80)?;
+        eq("a store to it", get(&file, 10, end - 1)?, vec![byte ^ 0x80])?;
+    }
+    for end in [6000u64, 500, 9000] {
+        cut(10)?;
+        said(file.pwrite(&[7; 100], end - 100))?;
+        eq("grown again, mapped", map.get(end as usize - 1), 7)?;
+        map.store(end as usize - 1, 8)?;
+        eq("a store then", get(&file, 10, end - 1)?, vec![8])?;
+        eq("nothing comes back of what was cut", get(&file, 1, end - 101)?, vec![0])?;
+    }
+    Ok(())
+}
+
+#[test]
+fn mappings_hear_of_native_writes_that_make_their_file_longer() {
+    if !can_mount() {
+        return;
+    }
+    for transport in transports() {
+        let (_up, at, _world) = up(transport, 2);
+        within(&at, transport, || {
+            for (name, cut_at) in [("here", &at[0]), ("there", &at[1])] {
+                let (path, theirs) = (at[0].join(name), cut_at.join(name));
+                grows_under_mappings(&path, |size| {
+                    let fd = sys::open(&theirs, libc::O_RDWR, 0)?;
+                    sys::ftruncate(&fd, size)?;
+                    Ok(())
+                })?;
+            }
+            // The writer may not read it, and who maps it may not write.
+            let path = at[0].join("apart");
+            let writer = native(&path, libc::O_WRONLY | libc::O_CREAT)?;
+            said(writer.pwrite(&[3; 5000], 0))?;
+            let map = Mapped::of(&sys::open(&path, libc::O_RDONLY, 0)?, 1 << 20, libc::PROT_READ)?;
+            eq("written before it was opened", map.get(4999), 3)?;
+            for end in (1..20).map(|n| n * 9000u64) {
+                said(writer.pwrite(&[4; 1000], end - 1000))?;
+                eq("and after", map.get(end as usize - 1), 4)?;
+            }
+            Ok(())
+        });
+    }
+}
+
 #[test]
 fn calls_answer_as_the_kernels_do() {
     if !can_mount() {

@@ -9,7 +9,7 @@
 //! has not begun is about all that happened until it does. So there are at most as many as inodes and ranges of them that it knows.
 use crate::abi::{self, *};
 use crate::drops::UnderWay;
-use crate::session::{Link, Shared, send_on, write_message};
+use crate::session::{Link, Shared, send_on, write_message, write_unreadable};
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -31,9 +31,12 @@ const IDLE: Duration = Duration::from_secs(5);
 /// What a notification says: its code, and what stands behind the header.
 type Said = (i32, Vec<u8>);
 
-/// Whether the kernel is to forget something, or to ask again: it would believe for good what it is not told.
+/// A STORE of a byte that the kernel cannot read.
+const LENGTHEN: i32 = notify::STORE | 1 << 16;
+
+/// Whether the kernel is to forget or to learn something, or to ask again: it would believe for good what it is not told.
 fn is_to_forget(code: i32) -> bool {
-    matches!(code, notify::INVAL_INODE | notify::INVAL_ENTRY | notify::DELETE | notify::INC_EPOCH)
+    matches!(code, notify::INVAL_INODE | notify::INVAL_ENTRY | notify::DELETE | notify::INC_EPOCH | LENGTHEN)
 }
 
 #[derive(Default)]
@@ -212,6 +215,16 @@ impl Notifier {
         self.send(notify::STORE, &[out.as_bytes(), data])
     }
 
+    /// Makes the kernel believe that a node is at least `size` bytes long (more than 0), and forget its other attributes. No page gets a byte: it
+    /// raises the size first, and then finds that the data of this STORE cannot be read. It waits for the lock of the page with the last byte.
+    pub fn lengthen(&self, nodeid: u64, size: u64) -> Notified {
+        let Some(offset) = size.checked_sub(1) else { return refused(libc::EINVAL) };
+        if matches!(self.0.0.shared.link, Link::Pipe(_)) {
+            return refused(libc::ENOSYS);
+        }
+        self.send(LENGTHEN, &[NotifyStoreOut { nodeid, offset, size: 1, padding: 0 }.as_bytes()])
+    }
+
     /// Wakes pollers of a poll handle (`kh` of a POLL request that asked to be notified).
     pub fn poll_wakeup(&self, kh: u64) -> Notified {
         self.send(notify::POLL, &[NotifyPollOut { kh }.as_bytes()])
@@ -297,7 +310,13 @@ fn refused(errno: i32) -> Notified {
 fn run(pool: &Weak<Pool>) {
     let Some(pool) = pool.upgrade() else { return };
     while let Some(((code, body), done)) = next(&pool) {
-        done.set_notified(write_message(&pool.shared.link, 0, code, &[IoSlice::new(&body)]));
+        done.set_notified(match code {
+            LENGTHEN => match write_unreadable(&pool.shared.link, notify::STORE, &body) {
+                Err(e) if e.raw_os_error() == Some(libc::EFAULT) => Ok(()),
+                other => other,
+            },
+            _ => write_message(&pool.shared.link, 0, code, &[IoSlice::new(&body)]),
+        });
     }
 }
 

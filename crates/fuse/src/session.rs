@@ -200,6 +200,20 @@ pub(crate) fn write_message(link: &Link, unique: u64, error: i32, slices: &[IoSl
     written.map(drop)
 }
 
+/// A notification with one more byte behind `body`, at an address where there is none: EFAULT once the kernel comes to it.
+pub(crate) fn write_unreadable(link: &Link, code: i32, body: &[u8]) -> io::Result<()> {
+    let Link::Device(fd) = link else { return Err(io::Error::from_raw_os_error(libc::ENOSYS)) };
+    let len = u32::try_from(size_of::<OutHeader>() + body.len() + 1)
+        .map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?;
+    let header = OutHeader { len, error: code, unique: 0 };
+    let part = |bytes: &[u8]| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 1 };
+    let parts = [part(header.as_bytes()), part(body), nothing];
+    // SAFETY: the kernel only reads; what is there outlives the call, and what is not it answers with an error.
+    let n = unsafe { libc::writev(fd.as_raw_fd(), parts.as_ptr(), 3) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 fn writev(link: &Link, slices: &[IoSlice<'_>]) -> io::Result<usize> {
     let fd = match link {
         Link::Device(fd) => fd,

@@ -300,6 +300,33 @@ fn cached_pages_and_attributes_live_until_they_are_invalidated() {
 }
 
 #[test]
+fn a_mapping_reaches_as_far_as_the_kernel_was_told_and_no_byte_of_it_changes() {
+    everywhere(|m| {
+        fs::write(m.path("mapped"), b"short").unwrap();
+        let (f, ino) = (open(m, "mapped"), node(m, "mapped"));
+        // SAFETY: a new mapping; the result is checked.
+        let map =
+            unsafe { libc::mmap(std::ptr::null_mut(), 12_288, libc::PROT_READ, libc::MAP_SHARED, f.as_raw_fd(), 0) };
+        assert_ne!(map, libc::MAP_FAILED);
+        // SAFETY: inside the mapping.
+        let get = |at: usize| unsafe { map.cast::<u8>().add(at).read_volatile() };
+        assert_eq!(get(4), b't');
+        for end in [9000usize, 4097, 12_288, 12_288] {
+            m.state.lock().unwrap().write(ino, 0, &vec![b'a'; end]).unwrap();
+            wait(m.notifier().inval_inode(ino, 0, 0)).unwrap();
+            assert!(wait(m.notifier().lengthen(ino, end as u64)).unwrap());
+            assert_eq!((get(end - 1), get(0)), (b'a', b'a'), "{end}");
+            assert!(wait(m.notifier().lengthen(ino, end as u64)).unwrap());
+            assert_eq!(get(end - 1), b'a', "the page that it has");
+        }
+        assert_eq!(wait(m.notifier().lengthen(ino, 0)).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+        assert!(!wait(m.notifier().lengthen(1 << 40, 5)).unwrap(), "an inode that it does not have");
+        // SAFETY: the whole mapping, of which nobody has an address.
+        assert_eq!(unsafe { libc::munmap(map, 12_288) }, 0);
+    });
+}
+
+#[test]
 fn cached_names_live_until_they_are_invalidated() {
     everywhere(|m| {
         fs::write(m.path("a"), b"").unwrap();

@@ -64,6 +64,14 @@ impl KernelCache for Kernel {
             }
         })
     }
+    fn lengthen(&self, fid: Fid, size_bytes: u64) -> LocalFuture<()> {
+        let done = self.notifier.lengthen(fid.to_ino(), size_bytes);
+        Box::pin(async move {
+            if let Err(e) = done.await {
+                tracing::debug!("the size of {fid}: {e}");
+            }
+        })
+    }
     fn lets_go(&self) -> bool {
         self.notifier.prunes()
     }

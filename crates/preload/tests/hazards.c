@@ -628,6 +628,15 @@ static void mixed(void)
     CHECK(pwrite(fd, &n, 8, 8 * 7000) == 8 && fcntl(copy, F_SETFL, O_APPEND) == 0 && write(copy, &n, 8) == 8 && at(copy) == 8 * 7002);
     CHECK(close(copy) == 0);
     CHECK(ftruncate(fd, 80) == 0 && pread(fd, &n, 8, 80) == 0 && lseek(fd, 0, SEEK_END) == 80);
+    /* A mapping that is there, longer than its file, hears of writes that make this longer. */
+    CHECK((map = mmap(NULL, 8 * RECORDS, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) != MAP_FAILED && map[9] == record(fd, 9));
+    for (uint64_t i = 10; i < RECORDS; i += 1 + i / 3) {
+        n = i + 700;
+        CHECK(pwrite(fd, &n, 8, 8 * i) == 8 && map[i] == n);
+        map[i] = i + 800;
+        CHECK(msync(map, 8 * RECORDS, MS_SYNC) == 0 && record(fd, i) == i + 800);
+    }
+    CHECK(munmap(map, 8 * RECORDS) == 0);
 }
 
 /* More bytes under way than the rings have room for: every call does the whole of it all the same. */

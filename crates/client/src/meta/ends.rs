@@ -194,7 +194,7 @@ impl Meta {
         let Ending { close, file, told, .. } = ending;
         let inode = &file.inode;
         self.opens.borrow_mut().remove(&file.id());
-        inode.closed(&file.stream, file.reads_and_writes());
+        inode.closed(&file.stream, file.reads(), file.writes());
         if file.writes() {
             inode.writers.set(inode.writers.get() - 1);
         }

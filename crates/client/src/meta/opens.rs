@@ -141,7 +141,7 @@ impl Meta {
             doubted: Cell::new(None),
             time_untold: Cell::new(None),
         });
-        inode.opened(&file.stream, file.reads_and_writes());
+        inode.opened(&file.stream, file.reads(), file.writes());
         if file.writes() {
             inode.writers.set(inode.writers.get() + 1);
             inode.tells.writer_came();

@@ -506,6 +506,8 @@ struct Believing {
     /// How often they are dropped before it has the inode.
     in_vain: Cell<u32>,
     told: Cell<Option<u64>>,
+    /// The sizes that it is told.
+    sizes: RefCell<Vec<u64>>,
 }
 
 struct InFront(Rc<Believing>);
@@ -519,6 +521,10 @@ impl client::KernelCache for InFront {
         self.0.told.get()
     }
     fn drop_pages(&self, _fid: Fid, _extent: Extent) -> rt::LocalFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+    fn lengthen(&self, _fid: Fid, size_bytes: u64) -> rt::LocalFuture<()> {
+        self.0.sizes.borrow_mut().push(size_bytes);
         Box::pin(std::future::ready(()))
     }
     fn drop_names(&self) -> rt::LocalFuture<()> {
@@ -554,6 +560,35 @@ fn writes_past_a_kernel_drop_its_attributes_once_until_it_may_have_been_told_som
         assert_eq!(drops(&one).await, 5, "an answer is on its way");
         kernel.told.set(Some(8));
         assert_eq!(drops(&two).await, 1);
+    });
+}
+
+#[test]
+fn a_kernel_is_told_of_sizes_past_it_where_the_file_may_be_mapped_and_once() {
+    let world = World::new(1, 1, OstConfig::default());
+    let (client, _) = world.client(|_| {});
+    let kernel = Rc::new(Believing::default());
+    client.kernel().set(Rc::new(InFront(kernel.clone())));
+    kernel.told.set(Some(7));
+    world.run(Duration::from_secs(60), async {
+        let maker = create(&client, "f").await;
+        client.release(&maker).await.unwrap();
+        let writer = client.open(&root(), maker.fid(), 1).await.unwrap();
+        let sizes = async |ends: &[u64]| {
+            for end in ends {
+                client.write_aside(&writer, end - 5, b"bytes").await.unwrap();
+            }
+            kernel.sizes.take()
+        };
+        assert_eq!(sizes(&[5, 10, 5]).await, [], "nobody can have mapped it");
+        let reader = client.open(&root(), maker.fid(), 0).await.unwrap();
+        assert_eq!(sizes(&[5, 15, 15, 9, 20]).await, [5, 15, 20]);
+        kernel.told.set(Some(8));
+        assert_eq!(sizes(&[10, 9]).await, [10], "it may have been told another size");
+        kernel.told.set(None);
+        assert_eq!(sizes(&[10, 9]).await, [10, 9], "an answer is on its way");
+        client.release(&reader).await.unwrap();
+        assert_eq!(sizes(&[50]).await, []);
     });
 }
 
