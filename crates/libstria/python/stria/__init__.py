@@ -9,6 +9,7 @@ On files of other file systems the same objects go through the kernel. `stria.fs
 import ctypes
 import errno
 import io
+import operator
 import os
 import pathlib
 import threading
@@ -17,6 +18,7 @@ __all__ = ["File", "open"]
 
 _BUFFER_BYTES = 1 << 20
 _REQUEST_BYTES_MAX = 1 << 20
+_OFFSET_MAX = (1 << 63) - 1
 _O = {"r": os.O_RDONLY, "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC, "a": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
       "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL}
 
@@ -71,6 +73,14 @@ def _load():
 
 
 _lib = _load()
+
+
+def _offset(of):
+    """A place in a file, as the library takes it: ctypes would take the lowest 64 bits of any number."""
+    at = operator.index(of)
+    if not -_OFFSET_MAX <= at <= _OFFSET_MAX:
+        raise OverflowError("an offset has 64 bits")
+    return at
 
 
 def _failed(path=None):
@@ -133,7 +143,11 @@ class File(io.RawIOBase):
         if "+" in mode:
             flags = flags & ~os.O_ACCMODE | os.O_RDWR
         self.name, self.mode, self._flags, self._at = os.fspath(path), mode, flags, 0
-        self._file = _lib.stria_open(os.fsencode(path), flags | os.O_CLOEXEC, 0o666)
+        encoded = os.fsencode(path)
+        if b"\0" in encoded:
+            # A path for the library ends there.
+            raise ValueError("embedded null byte")
+        self._file = _lib.stria_open(encoded, flags | os.O_CLOEXEC, 0o666)
         if not self._file:
             self._file = None
             raise _failed(self.name)
@@ -191,8 +205,8 @@ class File(io.RawIOBase):
         if whence not in (io.SEEK_SET, io.SEEK_CUR, io.SEEK_END):
             raise ValueError(f"whence {whence}: 0, 1 or 2")
         self._open()
-        at = offset + (0, self._at, self._size() if whence == io.SEEK_END else 0)[whence]
-        if at < 0:
+        at = _offset(offset) + (0, self._at, self._size() if whence == io.SEEK_END else 0)[whence]
+        if not 0 <= at <= _OFFSET_MAX:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         self._at = at
         return at
@@ -211,6 +225,7 @@ class File(io.RawIOBase):
     def pread_into(self, buffer, offset):
         """Reads at `offset` into a writable buffer (bytearray, memoryview, array, numpy.ndarray ...), without a copy beside it."""
         self._must(self.readable(), "reading")
+        offset = _offset(offset)
         with _Use(self) as file, _Memory(buffer, True) as memory:
             n = _lib.stria_pread(file, memory.at, memory.len, offset) if memory.len else 0
             if n < 0:
@@ -244,6 +259,7 @@ class File(io.RawIOBase):
 
         try:
             for number, (buffer, offset) in enumerate(reads):
+                offset = _offset(offset)
                 memory = _Memory(buffer, True)
                 memories.append(memory)
                 counts.append(0)
@@ -287,6 +303,7 @@ class File(io.RawIOBase):
     def pwrite(self, data, offset):
         """Writes at `offset`, or at the end where the file is open for appending. How many bytes."""
         self._must(self.writable(), "writing")
+        offset = _offset(offset)
         with _Use(self) as file, _Memory(data, False) as memory:
             n = _lib.stria_pwrite(file, memory.at, memory.len, offset) if memory.len else 0
             if n < 0:

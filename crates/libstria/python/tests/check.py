@@ -66,8 +66,27 @@ def files():
         refused(io.UnsupportedOperation, lambda: f.write(b"x"))
         refused(BufferError, lambda: f.readinto(b"not writable"))
         assert refused(OSError, lambda: f.pread(1, -1)).errno == 22
+        for wrong in (1 << 63, (1 << 64) + 5, -(1 << 64)):
+            for what in (lambda: f.pread(3, wrong), lambda: f.seek(wrong), lambda: f.pread_many([(bytearray(3), wrong)])):
+                refused(OverflowError, what)
+        refused(TypeError, lambda: f.seek(1.5))
+        f.seek((1 << 63) - 1)
+        assert refused(OSError, lambda: f.seek(1, 1)).errno == 22 and f.tell() == (1 << 63) - 1 and f.seek(0) == 0
         copy = pickle.loads(pickle.dumps(f))
         assert copy.read(10) == f.read(10)
+
+
+def names_and_places():
+    """What does not fit is refused, and nothing is done instead."""
+    with stria.File(at("victim"), "w") as f:
+        f.write(b"0123456789")
+        refused(OverflowError, lambda: f.pwrite(b"XYZ", (1 << 64) + 5))
+    for path in ("victim\0.tmp", "nowhere\0"):
+        for mode in ("r", "w", "x"):
+            refused(ValueError, lambda: stria.open(at(path), mode))
+    refused(ValueError, lambda: stria.File(os.fsencode(at("victim\0")), "w"))
+    with open(at("victim"), "rb") as kernel:
+        assert kernel.read() == b"0123456789"
 
 
 def arrays():
@@ -185,7 +204,7 @@ def elsewhere(tmp):
         f.raw.pread_many([(bytearray(3), 0)])
 
 
-for step in (files, arrays, tables, file_systems):
+for step in (files, names_and_places, arrays, tables, file_systems):
     step()
 elsewhere(sys.argv[2])
 print("well")
