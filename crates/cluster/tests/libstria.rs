@@ -25,7 +25,9 @@ fn a_program_in_c_reads_and_writes_past_the_kernel() {
     }
     let mut world = World::new();
     let (at, stores, program) = (world.point("mnt"), world.path("stores"), world.path("program"));
-    let _up = RoleProcess::start(&["up", &stores, "2", transports()[0], at.to_str().expect("a plain path")]);
+    let other = world.point("other");
+    let points = [&at, &other].map(|p| p.to_str().expect("a plain path"));
+    let _up = RoleProcess::start(&[&["up", &stores, "2", transports()[0]][..], &points].concat());
     // The library as it is installed: its name, and its symbols' versions.
     let libraries = world.path("lib");
     std::fs::create_dir(&libraries).expect("a directory");
@@ -45,7 +47,9 @@ fn a_program_in_c_reads_and_writes_past_the_kernel() {
     let wants = Command::new("readelf").args(["-dV", &program]).output().expect("readelf comes with cc");
     let wants = String::from_utf8_lossy(&wants.stdout).into_owned();
     assert!(wants.contains("[libstria.so.0]") && wants.contains("STRIA_0.1"), "{wants}");
-    let ran = Command::new(&program).arg(at.join("f")).env("LD_LIBRARY_PATH", libraries).output().expect("it runs");
+    let mut command = Command::new(&program);
+    command.args([at.join("f"), other.join("g")]).env("LD_LIBRARY_PATH", libraries);
+    let ran = command.output().expect("it runs");
     assert_eq!(String::from_utf8_lossy(&ran.stdout), "well\n", "{}", String::from_utf8_lossy(&ran.stderr));
     assert_eq!(std::fs::read(at.join("f")).expect("the file"), b"\0\0\0\0\x000123456789abc");
 }

@@ -279,6 +279,23 @@ fn mappings_hear_of_native_writes_that_make_their_file_longer() {
     }
 }
 
+/// What the kernel says at the ends of what can be named.
+fn at_the_largest_offsets(reads: &File, writes: &File) -> R {
+    for at in [i64::MAX, i64::MAX - 1, i64::MAX - 9, i64::MAX - 10, i64::MAX - 4095] {
+        let (mut bytes, fd) = ([0; 10], reads.as_raw_fd());
+        // SAFETY: a buffer of this length.
+        let n = unsafe { libc::pread(fd, bytes.as_mut_ptr().cast(), 10, at) };
+        let theirs = usize::try_from(n).map_err(|_| io::Error::last_os_error());
+        let tell = |r: &io::Result<usize>| r.as_ref().copied().map_err(|e| e.raw_os_error());
+        eq("a read", tell(&reads.pread(&mut bytes, at as u64)), tell(&theirs))?;
+        // SAFETY: the same.
+        let n = unsafe { libc::pwrite(writes.as_raw_fd(), bytes.as_ptr().cast(), 10, at) };
+        let theirs = usize::try_from(n).map_err(|_| io::Error::last_os_error());
+        eq("a write", tell(&writes.pwrite(&bytes, at as u64)), tell(&theirs))?;
+    }
+    Ok(())
+}
+
 #[test]
 fn calls_answer_as_the_kernels_do() {
     if !can_mount() {
@@ -301,10 +318,23 @@ fn calls_answer_as_the_kernels_do() {
         said(reads.pread(&mut [0], 0))?;
         yes("a read moves it", sys::stat(&path)?.st_atime > past)?;
         eq("a read of nothing", said(reads.pread(&mut [], 0))?, 0)?;
-        eq("a file too large", errno(writes.pwrite(b"x", i64::MAX as u64)), libc::EFBIG)?;
+        eq("behind the largest offset", errno(writes.pwrite(b"x", i64::MAX as u64)), libc::EINVAL)?;
+        at_the_largest_offsets(&reads, &writes)?;
+        sys::ftruncate(&sys::open(&path, libc::O_RDWR, 0)?, 10)?;
         let appends = native(&path, libc::O_WRONLY | libc::O_APPEND)?;
         said(appends.pwrite(b"abc", 0))?;
         eq("appended", sys::get(&path)?, b"0123456789abc".to_vec())?;
+        for (flags, after) in [(0, b"xyz3456789abc".to_vec()), (libc::O_APPEND, b"xyz3456789abcxyz".to_vec())] {
+            // SAFETY: plain system call.
+            eq("F_SETFL", unsafe { libc::fcntl(appends.as_raw_fd(), libc::F_SETFL, flags) }, 0)?;
+            said(appends.pwrite(b"xyz", 0))?;
+            eq("as fcntl(2) says now", sys::get(&path)?, after)?;
+        }
+        // SAFETY: plain system call.
+        eq("F_SETFL", unsafe { libc::fcntl(appends.as_raw_fd(), libc::F_SETFL, 0) }, 0)?;
+        eq("begun", said(appends.begin_pwrite(b"012", 0).map_err(|e| e.to_string())?.wait(&mut []))?, 3)?;
+        sys::ftruncate(&sys::open(&path, libc::O_RDWR, 0)?, 13)?;
+        eq("as it was", sys::get(&path)?, b"0123456789abc".to_vec())?;
         let pending: Vec<_> = (0..13).map(|i| said(reads.begin_pread(1, i))).collect::<Result<_, String>>()?;
         for (i, p) in pending.into_iter().enumerate() {
             let mut byte = [0];

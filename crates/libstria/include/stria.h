@@ -18,12 +18,12 @@ typedef struct stria_file stria_file;
 /* A request that was begun. */
 typedef struct stria_request stria_request;
 
-/* open(2); `mode` is for files that it creates. */
+/* open(2) with O_CLOEXEC; `mode` is for files that it creates. */
 stria_file *stria_open(const char *path, int flags, unsigned int mode);
 /* close(2); nobody uses the file any more, also where this is -1: then errno says what was not written out. Requests that are
  * begun go on, and may still be waited for. */
 int stria_close(stria_file *file);
-/* The kernel's descriptor, for what has no function here (fstat, ftruncate, locks); close it with stria_close. */
+/* The kernel's descriptor, for what has no function here (fstat, ftruncate, locks, fcntl); close it with stria_close. */
 int stria_fileno(const stria_file *file);
 /* 1: its bytes go past the kernel. */
 int stria_is_native(const stria_file *file);
@@ -42,7 +42,7 @@ stria_request *stria_begin_pread(const stria_file *file, size_t len, off_t at);
 stria_request *stria_begin_pwrite(const stria_file *file, const void *from, size_t len, off_t at);
 /* 1: stria_wait does not wait. */
 int stria_is_done(const stria_request *request);
-/* The result; bytes that were read go to `into`. The request is gone then. Every request is waited for once. */
+/* The result; bytes that were read go to `into`, `len` of them at most, whatever the result. The request is gone then. Every request is waited for once. */
 ssize_t stria_wait(stria_request *request, void *into, size_t len);
 
 /* Requests under way together, of files of one mount; one thread at a time uses a queue. */
@@ -52,7 +52,7 @@ struct stria_done { void *user; ssize_t result; };
 stria_queue *stria_queue_new(void);
 /* Requests that are not taken go on, and their answers are thrown away. */
 void stria_queue_free(stria_queue *queue);
-/* Begin as above. `into` is filled when the answer is taken. EXDEV: a file of another mount than those under way. */
+/* Begin as above. `into` is filled when the answer is taken. EXDEV: a file of another mount than those under way; nothing is begun. */
 int stria_queue_pread(stria_queue *queue, const stria_file *file, void *into, size_t len, off_t at, void *user);
 int stria_queue_pwrite(stria_queue *queue, const stria_file *file, const void *from, size_t len, off_t at, void *user);
 /* Takes what is done, at most `max`; waits until there are `min`, or all that are under way. How many. */

@@ -146,21 +146,19 @@ pub unsafe extern "C" fn stria_pwrite(file: *const File, from: *const c_void, le
     count(from.and_then(|from| file.pwrite(from, offset(at)?)))
 }
 
-/// The parts of a vectored call.
+/// The parts of a vectored call; one without a length may be anywhere.
 ///
 /// # Safety
 /// `n` parts are there, and their memory is the caller's, to be written to for reads.
-unsafe fn parts<'a, T>(at: *const libc::iovec, n: c_int) -> io::Result<&'a mut [T]> {
-    const { assert!(size_of::<T>() == size_of::<libc::iovec>()) };
+unsafe fn parts(at: *const libc::iovec, n: c_int) -> io::Result<Vec<libc::iovec>> {
     let n = usize::try_from(n).ok().filter(|n| *n <= libc::UIO_MAXIOV as usize && (*n == 0 || !at.is_null()));
     let n = n.ok_or_else(invalid)?;
-    // SAFETY: the caller's; there is nothing else in a part than the address and the length.
+    // SAFETY: the caller's.
     let raw = if n == 0 { &[] } else { unsafe { std::slice::from_raw_parts(at, n) } };
-    if raw.iter().any(|p| p.iov_base.is_null() || isize::try_from(p.iov_len).is_err()) {
+    if raw.iter().any(|p| p.iov_base.is_null() && p.iov_len > 0 || isize::try_from(p.iov_len).is_err()) {
         return Err(invalid());
     }
-    // SAFETY: IoSlice and IoSliceMut have the layout of a part, and every address is one.
-    Ok(unsafe { std::slice::from_raw_parts_mut(raw.as_ptr().cast_mut().cast(), n) })
+    Ok(raw.iter().filter(|p| p.iov_len > 0).copied().collect())
 }
 
 /// `stria_preadv`.
@@ -170,8 +168,11 @@ unsafe fn parts<'a, T>(at: *const libc::iovec, n: c_int) -> io::Result<&'a mut [
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stria_preadv(file: *const File, into: *const libc::iovec, n: c_int, at: off_t) -> ssize_t {
     // SAFETY: the caller's.
-    let (file, into) = unsafe { (&*file, parts::<IoSliceMut<'_>>(into, n)) };
-    count(into.and_then(|into| file.preadv(into, offset(at)?)))
+    let (file, into) = unsafe { (&*file, parts(into, n)) };
+    // SAFETY: as above; every part has an address and a length.
+    let slice =
+        |p: &libc::iovec| IoSliceMut::new(unsafe { std::slice::from_raw_parts_mut(p.iov_base.cast(), p.iov_len) });
+    count(into.and_then(|into| file.preadv(&mut into.iter().map(slice).collect::<Vec<_>>(), offset(at)?)))
 }
 
 /// `stria_pwritev`.
@@ -181,8 +182,10 @@ pub unsafe extern "C" fn stria_preadv(file: *const File, into: *const libc::iove
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn stria_pwritev(file: *const File, from: *const libc::iovec, n: c_int, at: off_t) -> ssize_t {
     // SAFETY: the caller's.
-    let (file, from) = unsafe { (&*file, parts::<IoSlice<'_>>(from, n)) };
-    count(from.and_then(|from| file.pwritev(from, offset(at)?)))
+    let (file, from) = unsafe { (&*file, parts(from, n)) };
+    // SAFETY: as above; every part has an address and a length.
+    let slice = |p: &libc::iovec| IoSlice::new(unsafe { std::slice::from_raw_parts(p.iov_base.cast(), p.iov_len) });
+    count(from.and_then(|from| file.pwritev(&from.iter().map(slice).collect::<Vec<_>>(), offset(at)?)))
 }
 
 /// `stria_fsync`.

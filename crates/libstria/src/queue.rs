@@ -64,7 +64,7 @@ pub unsafe extern "C" fn stria_queue_pread(
     }
     // SAFETY: the caller's.
     let (queue, file) = unsafe { (&mut *queue, &*file) };
-    let begun = offset(at).and_then(|at| file.begin_pread(len, at));
+    let begun = queue.takes(file).and_then(|()| file.begin_pread(len, offset(at)?));
     pushed(queue, begun, Asked { user, into: into.cast(), len })
 }
 
@@ -83,7 +83,8 @@ pub unsafe extern "C" fn stria_queue_pwrite(
 ) -> c_int {
     // SAFETY: the caller's.
     let (queue, file, from) = unsafe { (&mut *queue, &*file, bytes(from, len)) };
-    let begun = from.and_then(|from| file.begin_pwrite(from, offset(at)?));
+    // What is begun is done, whether the queue has it or not.
+    let begun = queue.takes(file).and_then(|()| file.begin_pwrite(from?, offset(at)?));
     pushed(queue, begun, Asked { user, into: std::ptr::null_mut(), len: 0 })
 }
 

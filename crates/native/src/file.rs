@@ -57,8 +57,15 @@ impl File {
         self.usable().is_some()
     }
 
-    fn usable(&self) -> Option<&Bound> {
+    pub(crate) fn usable(&self) -> Option<&Bound> {
         self.native.as_ref().filter(|b| b.is_ours())
+    }
+
+    /// The descriptor's status flags, which fcntl(2) may have changed since the open: a write is as they say.
+    fn flags(&self) -> Option<i32> {
+        // SAFETY: plain system call.
+        let flags = unsafe { libc::fcntl(self.kernel.as_raw_fd(), libc::F_GETFL) };
+        (flags >= 0).then_some(flags)
     }
 
     /// pread(2) of any length: fewer bytes than asked for are the end of the file, or what was read before an error.
@@ -76,6 +83,7 @@ impl File {
     pub fn preadv(&self, into: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
         let Some(bound) = self.usable() else { return kernel::preadv(&self.kernel, into, offset) };
         let wanted = total(into.iter().map(|p| p.len()))?;
+        ends_in_a_file(offset, wanted)?;
         let ask = |done, len, room| bound.read(offset.saturating_add(done as u64), len, room);
         Ok(read_pieces(wanted, None, into, ask)?.bytes)
     }
@@ -87,6 +95,7 @@ impl File {
     /// As [`File::pread`]; EOPNOTSUPP.
     pub fn pread_with<R>(&self, len: usize, offset: u64, look: impl FnOnce(Lent<'_>) -> R) -> io::Result<R> {
         let bound = self.usable().ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
+        ends_in_a_file(offset, len)?;
         bound.read(offset, len, Room::Waited)?.wait_with(|_, lent| look(lent))
     }
 
@@ -105,9 +114,11 @@ impl File {
     pub fn pwritev(&self, from: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
         let Some(bound) = self.usable() else { return kernel::pwritev(&self.kernel, from, offset) };
         let wanted = total(from.iter().map(|p| p.len()))?;
+        ends_in_a_file(offset, wanted)?;
+        let flags = self.flags();
         let moved = pieces(wanted, |done, len| {
             let at = offset.saturating_add(done as u64);
-            bound.write(at, (from, done, len), None, Room::Waited)?.wait(&mut [])
+            bound.write(at, (from, done, len), flags, Room::Waited)?.wait(&mut [])
         });
         Ok(moved?.bytes)
     }
@@ -139,10 +150,11 @@ impl File {
     /// # Errors
     /// ENOTCONN, EINVAL; EAGAIN: 32 are begun, or 2 MiB, and not waited for.
     pub fn begin_pread(&self, len: usize, offset: u64) -> io::Result<Pending> {
+        is_a_request(offset, len)?;
         match self.usable() {
             Some(bound) => bound.read(offset, len, Room::Begun).map(Pending::Native),
             None => {
-                let mut bytes = vec![0; len.min(REQUEST_BYTES_MAX)];
+                let mut bytes = vec![0; len];
                 Ok(Pending::Done(self.kernel.read_at(&mut bytes, offset), bytes))
             }
         }
@@ -153,9 +165,11 @@ impl File {
     /// # Errors
     /// As [`File::begin_pread`].
     pub fn begin_pwrite(&self, from: &[u8], offset: u64) -> io::Result<Pending> {
+        is_a_request(offset, from.len())?;
         match self.usable() {
             Some(bound) => {
-                bound.write(offset, (&[IoSlice::new(from)], 0, from.len()), None, Room::Begun).map(Pending::Native)
+                let parts: (&[IoSlice<'_>], usize, usize) = (&[IoSlice::new(from)], 0, from.len());
+                bound.write(offset, parts, self.flags(), Room::Begun).map(Pending::Native)
             }
             None => Ok(Pending::Done(self.kernel.write_at(from, offset), Vec::new())),
         }
@@ -188,11 +202,29 @@ impl Pending {
     }
 }
 
+fn invalid() -> io::Error {
+    io::Error::from_raw_os_error(libc::EINVAL)
+}
+
+/// Whether the kernel would have a transfer: one behind the last offset is EINVAL.
+fn ends_in_a_file(offset: u64, len: usize) -> io::Result<()> {
+    let end = offset.checked_add(len as u64).filter(|end| i64::try_from(*end).is_ok());
+    end.map(drop).ok_or_else(invalid)
+}
+
+/// Whether a transfer is one that can be begun.
+fn is_a_request(offset: u64, len: usize) -> io::Result<()> {
+    if len > REQUEST_BYTES_MAX {
+        return Err(invalid());
+    }
+    ends_in_a_file(offset, len)
+}
+
 /// Bytes of all parts.
 fn total(lens: impl Iterator<Item = usize>) -> io::Result<usize> {
     let mut lens = lens;
     let sum = lens.try_fold(0usize, usize::checked_add).filter(|n| isize::try_from(*n).is_ok());
-    sum.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
+    sum.ok_or_else(invalid)
 }
 
 /// Carries out a transfer of `wanted` bytes piece by piece; `piece` is told what is done and how much it shall do. A piece that
@@ -379,6 +411,9 @@ mod tests {
         assert_eq!(&got[..4], b"1234");
         assert_eq!(file.begin_pwrite(b"x", 0).unwrap().wait(&mut []).unwrap(), 1);
         file.sync(true).unwrap();
+        let large = vec![0; REQUEST_BYTES_MAX + 1];
+        let refused = [file.begin_pread(large.len(), 0).err(), file.begin_pwrite(&large, 0).err()];
+        assert_eq!(refused.map(|e| e.and_then(|e| e.raw_os_error())), [Some(libc::EINVAL); 2], "more than a request");
         let (mut a, mut b) = ([0; 3], [0; 5]);
         assert_eq!(file.pwritev(&[IoSlice::new(b"ab"), IoSlice::new(b""), IoSlice::new(b"cdef")], 1).unwrap(), 6);
         assert_eq!(file.preadv(&mut [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b)], 1).unwrap(), 8);

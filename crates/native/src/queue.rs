@@ -3,7 +3,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::connection::{Connection, Ticket};
-use crate::file::Pending;
+use crate::file::{File, Pending};
 
 /// Requests under way of files of one mount, each with what the program keeps beside it.
 pub struct Queue<T> {
@@ -36,6 +36,18 @@ impl<T> Queue<T> {
     }
     fn connection(&self) -> Option<&Arc<Connection>> {
         self.under_way.iter().find_map(|(p, _)| ticket(p)).map(Ticket::connection)
+    }
+    /// Whether a request of this file can be added: to be asked before it is begun.
+    ///
+    /// # Errors
+    /// EXDEV: what is under way is of another mount's files.
+    pub fn takes(&self, file: &File) -> io::Result<()> {
+        match (file.usable(), self.connection()) {
+            (Some(new), Some(all)) if !Arc::ptr_eq(new.connection(), all) => {
+                Err(io::Error::from_raw_os_error(libc::EXDEV))
+            }
+            _ => Ok(()),
+        }
     }
     /// Adds a request that was begun.
     ///
