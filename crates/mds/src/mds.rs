@@ -7,7 +7,7 @@ use ldlm::NamespaceConfig;
 use ptlrpc::Export;
 use rt::sync::Event;
 use rt::{LocalFuture, Rt};
-use types::{ClientId, Duration, FsError, HandleId, Instant, OstIndex, Transno, WallTime, Xid};
+use types::{ClientId, Duration, Fid, FsError, HandleId, Instant, OstIndex, Transno, WallTime, Xid};
 use wire::Encode;
 use wire::mdt::{AttrFlags, EntryReply};
 
@@ -474,6 +474,7 @@ impl Mds {
         }
         let shares = self.config.commit_on_sharing && (changes || basis != 0);
         let awaited = if shares { self.store.sharing.borrow().rests_on(caller.client, &footprint) } else { 0 };
+        let awaited = awaited.max(self.shown_after(&tx.seen));
         let reply = finish(self, value)?;
         let transno = if changes { transno } else { 0 };
         let mut remembered = None;
@@ -494,20 +495,29 @@ impl Mds {
         Ok(Step::Done(Answered { reply, transno: Transno(transno), basis, remembered }, awaited))
     }
 
+    /// What must be on stable storage before what was seen of these files is shown to anybody: with an exchange of objects that is lost
+    /// with the client that made it, what others wrote to the new ones would be lost. Its own answers wait, too: when the commit fails, it
+    /// lives on.
+    fn shown_after(&self, seen: &[Fid]) -> u64 {
+        if types::planted!("exchange-told-early") { 0 } else { self.store.sharing.borrow().shown_after(seen) }
+    }
+
     /// Makes what an operation changes visible, and has done what follows from it.
     fn apply(self: &Rc<Self>, mut tx: Tx<'_>, transno: u64, charged: Charged) {
         let taken = tx.keeps_objects();
         let puts = std::mem::take(&mut tx.puts);
-        let owed = std::mem::take(&mut tx.owed);
+        let (owed, exchanged) = (std::mem::take(&mut tx.owed), std::mem::take(&mut tx.exchanged));
         let (delta, recorded) = (tx.inode_delta, tx.recorded);
         drop(tx);
         self.store.apply(puts, transno, delta);
+        let applied = self.store.applied();
+        exchanged.into_iter().for_each(|file| self.store.sharing.borrow_mut().exchanged(file, applied));
         self.quotas.take(charged);
         if recorded > 0 {
             self.wrote_records(recorded);
         }
         if !owed.is_empty() {
-            self.osts.owe(self.store.applied(), owed);
+            self.osts.owe(applied, owed);
         }
         self.fill_low_pools(&taken);
     }

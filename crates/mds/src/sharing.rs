@@ -7,13 +7,15 @@
 //! directories never waits.
 //! What changes of directories have in common (times, counts of entries and subdirectories) is added up, whatever the order: making
 //! and removing names only reads its directory here.
+//! Whoever looks at a file that has got other objects by an exchange waits for that, too, for he would write to them: bytes that nobody
+//! finds when the exchange is lost with the client that made it, and that nobody misses, for they are on stable storage.
 //! Source: commit on sharing of Lustre. Differs: keys of the store where Lustre looks at locks.
 use std::hash::Hasher;
 
 use hashbrown::HashMap;
 use rustc_hash::{FxBuildHasher, FxHasher};
 use smallvec::SmallVec;
-use types::ClientId;
+use types::{ClientId, Fid};
 
 use crate::keys;
 
@@ -90,6 +92,8 @@ struct Uses {
 pub(crate) struct Sharing {
     active: HashMap<u64, Uses, FxBuildHasher>,
     committing: HashMap<u64, Uses, FxBuildHasher>,
+    /// Files whose objects are others since an application that is not on stable storage yet.
+    exchanged: Vec<(Fid, u64)>,
     /// Answers that waited.
     waits: u64,
 }
@@ -120,13 +124,23 @@ impl Sharing {
             uses.awaited = uses.awaited.max(awaited);
         }
     }
+    /// A file has other objects since an application.
+    pub fn exchanged(&mut self, file: Fid, at: u64) {
+        self.exchanged.push((file, at));
+    }
+    /// The application that must be on stable storage before anybody is told of what an operation saw of these files; 0: none.
+    pub fn shown_after(&self, seen: &[Fid]) -> u64 {
+        let of = |fid: &Fid| self.exchanged.iter().filter(|(f, _)| f == fid).map(|(_, at)| *at).max();
+        if self.exchanged.is_empty() { 0 } else { seen.iter().filter_map(of).max().unwrap_or(0) }
+    }
     /// What is applied so far is being committed.
     pub fn begin_commit(&mut self) {
         self.committing = std::mem::take(&mut self.active);
     }
-    /// It is on stable storage.
-    pub fn end_commit(&mut self) {
+    /// It is on stable storage, up to that application.
+    pub fn end_commit(&mut self, durable: u64) {
         self.committing = HashMap::default();
+        self.exchanged.retain(|(_, at)| *at > durable);
     }
     /// An answer waits.
     pub fn count(&mut self) {
@@ -170,7 +184,7 @@ mod tests {
         }
         sharing.begin_commit();
         assert_eq!(sharing.rests_on(B, &cases[2].1), 1, "not committed yet");
-        sharing.end_commit();
+        sharing.end_commit(1);
         assert_eq!(sharing.rests_on(B, &cases[2].1), 0);
     }
 
@@ -185,5 +199,21 @@ mod tests {
         assert_eq!(sharing.rests_on(B, &prints(&["y"], &["z"])), 1, "y rests on x");
         assert_eq!(sharing.rests_on(C, &prints(&["y"], &[])), 2);
         assert_eq!(sharing.rests_on(A, &prints(&["x"], &["x"])), 2, "B stands on x");
+    }
+
+    #[test]
+    fn what_is_seen_of_a_file_with_other_objects_waits_for_the_last_exchange_that_is_not_committed() {
+        let (one, two, three) = (Fid::new(1, 1), Fid::new(1, 2), Fid::new(1, 3));
+        let mut sharing = Sharing::default();
+        for (file, at) in [(one, 4), (two, 4), (one, 7)] {
+            sharing.exchanged(file, at);
+        }
+        let shown = |s: &Sharing| [one, two, three].map(|f| s.shown_after(&[three, f]));
+        assert_eq!(shown(&sharing), [7, 4, 0]);
+        sharing.begin_commit();
+        sharing.end_commit(4);
+        assert_eq!(shown(&sharing), [7, 0, 0]);
+        sharing.end_commit(9);
+        assert_eq!(shown(&sharing), [0, 0, 0]);
     }
 }

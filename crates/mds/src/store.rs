@@ -564,7 +564,7 @@ impl MetaStore {
                 drop(gone);
                 self.committed_transno.set(transno);
                 self.durable.set(applied);
-                self.sharing.borrow_mut().end_commit();
+                self.sharing.borrow_mut().end_commit(applied);
                 match &mut *self.replays.borrow_mut() {
                     Some(replays) if replaying => replays.end_commit(),
                     // The one number says it of all again.

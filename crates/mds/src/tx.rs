@@ -119,6 +119,8 @@ pub struct Tx<'a> {
     pub(crate) owed: crate::owed::Rows,
     /// Inodes that it looked at.
     pub(crate) seen: SmallVec<[Fid; 4]>,
+    /// Files that get other objects by it.
+    pub(crate) exchanged: SmallVec<[Fid; 2]>,
     /// Records that it writes to the changelog.
     pub(crate) recorded: u64,
     /// What it rests on so far.
@@ -155,6 +157,7 @@ impl<'a> Tx<'a> {
             charges: Charges::default(),
             owed: Vec::new(),
             seen: SmallVec::new(),
+            exchanged: SmallVec::new(),
             recorded: 0,
             basis: Basis::default(),
             footprint: Footprint::default(),

@@ -2,6 +2,7 @@
 //! is, and nothing is left behind.
 use crate::world::*;
 use client::Migrate;
+use wire::mdt::{BytesReply, XattrRequest};
 
 const LIMIT: Duration = Duration::from_secs(3600);
 const LEN: u64 = 700_000;
@@ -372,6 +373,72 @@ fn whoever_dies_amid_a_migration_the_file_has_all_its_bytes_and_nothing_is_left(
     }
     assert!(before > 0 && since > 0, "died before the exchange {before} times, after it {since} times");
     println!("died before the exchange {before} times, after it {since} times");
+}
+
+/// The metadata server and the client that copied die when the exchange is made and not on stable storage yet; a third one has looked at the
+/// file and writes. Whether all its bytes are there afterwards.
+fn written_amid_a_lost_exchange(seed: u64) -> bool {
+    let world = World::new(seed, 2, OstConfig::default());
+    let ((one, _), (three, _), (mover, host)) = (world.client(|_| {}), world.client(|_| {}), world.client(|_| {}));
+    world.run(LIMIT, async {
+        let file = create_on(&one, "f", 0).await;
+        let mut bytes = pattern(0, 200_000, 3);
+        one.data().write(&file, 0, &bytes).await.unwrap();
+        one.data().fsync(&file, false).await.unwrap();
+        let mine = open(&mover, "f", 0).await;
+        world.sim.sleep(Duration::from_secs(1)).await;
+        let stored = XattrRequest { cred: root(), fid: file.fid(), name: "lustre.lov.stored".into() };
+        let layout = async || world.ask_mds::<_, BytesReply>(wire::Op::MdtGetxattr, &stored).await.value;
+        let before = layout().await;
+        let moving = mover.clone();
+        mover.rt().spawn(async move { _ = migrate(&moving, &mine, &wish(1, 1)).await });
+        while asked(&world, 0, "promise") == 0 {
+            world.sim.sleep(Duration::from_micros(10)).await;
+        }
+        world.mds_holds_commits(true);
+        world.sim.sleep(Duration::from_secs(1)).await;
+        assert!(layout().await != before, "seed {seed}: the exchange is made");
+        let (writer, f) = (one.clone(), file.clone());
+        let (told, wrote) = rt::sync::oneshot();
+        one.rt().spawn(async move {
+            writer.getattr(&root(), f.fid(), Some(&f)).await.unwrap();
+            let wrote = writer.data().write(&f, 50_000, &[7; 1000]).await;
+            writer.data().write_out(f.inode()).await;
+            told.send(wrote);
+        });
+        bytes[50_000..51_000].fill(7);
+        world.sim.sleep(Duration::from_millis(500 * (seed + 1))).await;
+        host.lose_power();
+        world.kill_mds();
+        world.sim.sleep(Duration::from_secs(1)).await;
+        world.restart_mds().await;
+        wrote.await.unwrap().unwrap();
+        one.data().fsync(&file, false).await.unwrap();
+        let found = read_all(&one, &file, MIB).await == bytes;
+        // Long enough for a dead client to be given up.
+        world.sim.sleep(Duration::from_secs(300)).await;
+        assert!(layout().await == before, "seed {seed}: the exchange was lost");
+        let later = open(&three, "f", 0).await;
+        found && read_all(&three, &later, MIB).await == bytes
+    })
+}
+
+#[test]
+fn what_others_write_amid_an_exchange_that_is_lost_is_there_afterwards() {
+    for seed in 0..6 {
+        assert!(
+            written_amid_a_lost_exchange(seed),
+            "seed {seed}: its bytes are gone, and its fsync said that they were there"
+        );
+    }
+}
+
+#[test]
+fn an_exchange_that_is_told_before_it_is_on_stable_storage_is_found() {
+    types::planted::plant(Some("exchange-told-early"));
+    let found = written_amid_a_lost_exchange(0);
+    types::planted::plant(None);
+    assert!(!found);
 }
 
 /// The OST that is to have the new object goes away at every moment of a migration, while others want the locks of the old one.

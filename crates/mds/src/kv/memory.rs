@@ -4,7 +4,7 @@
 //! became durable; [`MemoryKv::reopen`] gives what a restarted server would find.
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use rt::LocalFuture;
@@ -32,9 +32,17 @@ pub struct MemoryKv {
     fail: Cell<Option<(u64, FailPoint)>>,
     latched: Cell<bool>,
     slow_reads: Cell<bool>,
-    commits_hang: Cell<bool>,
     batch_bytes_max: Cell<Option<usize>>,
     lease: Rc<Lease>,
+    held: Rc<Held>,
+    me: Weak<MemoryKv>,
+}
+
+/// Whether commits wait, as on a disk that stands still.
+#[derive(Default)]
+struct Held {
+    on: Cell<bool>,
+    over: Event,
 }
 
 /// What it says when it is asked whether it is still its server's.
@@ -49,7 +57,7 @@ impl MemoryKv {
     /// An empty store.
     #[must_use]
     pub fn new() -> Rc<MemoryKv> {
-        Rc::new(MemoryKv::default())
+        Rc::new_cyclic(|me| MemoryKv { me: me.clone(), ..MemoryKv::default() })
     }
     /// The `n`-th commit from the store's first fails (1 is the first).
     pub fn fail_at(&self, n: u64, point: FailPoint) {
@@ -58,10 +66,6 @@ impl MemoryKv {
     /// Every read answers `Later`, as an engine on another machine would.
     pub fn set_slow_reads(&self, on: bool) {
         self.slow_reads.set(on);
-    }
-    /// No commit ends from now on, as where an engine on another machine waits for what is away.
-    pub fn set_commits_hang(&self) {
-        self.commits_hang.set(true);
     }
     /// It says that a batch may have so many bytes.
     pub fn set_batch_bytes_max(&self, bytes: usize) {
@@ -73,6 +77,11 @@ impl MemoryKv {
         self.lease.is_silent.set(!when_asked);
         self.lease.answers.notify();
     }
+    /// Commits that begin from now on are carried out when they are held no more. A store that is reopened has nothing of them.
+    pub fn hold_commits(&self, on: bool) {
+        self.held.on.set(on);
+        self.held.over.notify();
+    }
     /// Commits done.
     #[must_use]
     pub fn commits(&self) -> u64 {
@@ -81,7 +90,8 @@ impl MemoryKv {
     /// The store as a restarted server finds it.
     #[must_use]
     pub fn reopen(&self) -> Rc<MemoryKv> {
-        Rc::new(MemoryKv {
+        Rc::new_cyclic(|me| MemoryKv {
+            me: me.clone(),
             rows: RefCell::new(self.rows.borrow().clone()),
             slow_reads: Cell::new(self.slow_reads.get()),
             batch_bytes_max: self.batch_bytes_max.clone(),
@@ -141,8 +151,15 @@ impl MetaKv for MemoryKv {
         Box::pin(async move { Ok(s) })
     }
     fn commit(&self, batch: Arc<KvBatch>) -> LocalFuture<Result<(), KvError>> {
-        if self.commits_hang.get() {
-            return Box::pin(std::future::pending());
+        if self.held.on.get() {
+            let (held, me) = (self.held.clone(), self.me.clone());
+            return Box::pin(async move {
+                while held.on.get() {
+                    let over = held.over.wait();
+                    over.await;
+                }
+                me.upgrade().ok_or_else(|| KvError::Latched("it is gone".into()))?.commit_now(&batch)
+            });
         }
         let result = self.commit_now(&batch);
         Box::pin(async move { result })

@@ -1,6 +1,7 @@
 //! A file gets other objects: it and a nameless file that has the same bytes exchange their layouts, in one change of the store together
 //! with the decision that the objects which the file had go. OSTs that were promised that ask for the decision (`cuts.rs`), and give nobody a
-//! lock on such an object before they know: who has not heard of the new layout finds no object, and asks.
+//! lock on such an object before they know: who has not heard of the new layout finds no object, and asks. Nobody is answered anything about
+//! the file before the exchange is on stable storage (`sharing.rs`).
 use std::rc::Rc;
 
 use layout::xattr;
@@ -65,6 +66,7 @@ impl Tx<'_> {
         for fid in [file.fid, other.fid] {
             self.claim(fid, LockBits::LAYOUT | LockBits::UPDATE | LockBits::XATTR);
         }
+        self.exchanged.extend([file.fid, other.fid]);
         let cut = CutRequest { fid: q.fid, number: q.number, unfinished: q.unfinished };
         let changes = self.mds.cuts.borrow().changes_of(self.client, &cut);
         changes.into_iter().for_each(|(key, value)| self.put(key, value));

@@ -545,3 +545,50 @@ fn a_size_that_was_not_taken_is_not_taken_in_a_replay_either() {
         assert_eq!(attr.size, 9);
     }
 }
+
+/// Whom of those that look at a file amid the exchange of its objects the answer reaches before that is on stable storage: its client with
+/// the exchange itself, another one's getattr, look-up, open and getxattr, and the first one's getattr.
+fn answered_amid_an_exchange() -> Vec<bool> {
+    let fs = Fs::new();
+    let (a, b) = (fs.of(1), fs.of(2));
+    let file = a.open(ROOT, "f", 0o102, 0o644).unwrap().entry;
+    let (fid, elsewhere) = (file.attr.fid, a.create(ROOT, "g").unwrap());
+    let other = a.open(ROOT, "", 0o20_200_002, 0o600).unwrap().entry.attr.fid;
+    let (_, layout) = layout::xattr::decode_layout(&file.layout).unwrap();
+    let generation = layout.generation().into();
+    let swap = SwapRequest { cred: user(0), fid, generation, other, number: 1, unfinished: 1, ..Default::default() };
+    fs.sync();
+    fs.kv.hold_commits(true);
+    let swapped = start_in(&a, Some(1), Op::MdtSwap, &swap);
+    let look = |parent, name: &str| LookupRequest { cred: user(0), parent, name: name.into(), ..Default::default() };
+    let getattr = |fid| GetattrRequest { cred: user(0), fid, ..Default::default() };
+    let stored = XattrRequest { cred: user(0), fid, name: "lustre.lov.stored".into() };
+    assert_eq!(*start_in(&b, Some(1), Op::MdtGetattr, &getattr(elsewhere)).borrow(), Some(Ok(())), "another file");
+    let waiting = [
+        swapped,
+        start_in(&b, Some(2), Op::MdtGetattr, &getattr(fid)),
+        start_in(&b, Some(3), Op::MdtLookup, &look(ROOT, "f")),
+        start_in(&b, Some(4), Op::MdtOpen, &b.open_request(ROOT, "f", 0, 0)),
+        start_in(&b, Some(5), Op::MdtGetxattr, &stored),
+        // Its own commit may fail, and it lives on.
+        start_in(&a, Some(6), Op::MdtGetattr, &getattr(fid)),
+    ];
+    let answered = waiting.iter().map(|done| done.borrow().is_some()).collect();
+    fs.kv.hold_commits(false);
+    fs.world.settle();
+    assert!(waiting.iter().all(|done| *done.borrow() == Some(Ok(()))), "{waiting:?}");
+    fs.sync();
+    fs.kv.hold_commits(true);
+    assert_eq!(*start_in(&b, Some(7), Op::MdtGetattr, &getattr(fid)).borrow(), Some(Ok(())), "nobody waits since");
+    fs.kv.hold_commits(false);
+    answered
+}
+
+#[test]
+fn nobody_is_shown_a_files_other_objects_before_their_exchange_is_on_stable_storage() {
+    assert_eq!(answered_amid_an_exchange(), [false; 6]);
+    types::planted::plant(Some("exchange-told-early"));
+    let answered = answered_amid_an_exchange();
+    types::planted::plant(None);
+    assert_eq!(answered, [false, true, true, false, true, true], "an open waits in any case");
+}

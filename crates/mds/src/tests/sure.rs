@@ -29,7 +29,7 @@ fn a_server_whose_store_is_away_ends_and_leaves_to_the_clients_what_is_not_commi
     let fs = Fs::new();
     fs.mkdir(Fid::ROOT, "kept").unwrap();
     fs.sync();
-    fs.kv.set_commits_hang();
+    fs.kv.hold_commits(true);
     fs.kv.set_sure(false, false);
     fs.mkdir(Fid::ROOT, "answered").unwrap();
     let mds = fs.mds.clone();
@@ -44,7 +44,7 @@ fn a_server_whose_store_is_away_ends_and_leaves_to_the_clients_what_is_not_commi
 #[test]
 fn a_server_whose_store_is_only_slow_waits_for_it() {
     let fs = Fs::new();
-    fs.kv.set_commits_hang();
+    fs.kv.hold_commits(true);
     fs.mkdir(Fid::ROOT, "answered").unwrap();
     let mds = fs.mds.clone();
     let ended = fs.world.run(async {

@@ -223,6 +223,10 @@ impl World {
         let store = self.mds_store.borrow();
         store.fail_at(store.commits() + 1, mds::FailPoint::Before);
     }
+    /// Commits of the metadata server wait, as those of a disk that stands still, until it is restarted or they wait no more.
+    pub fn mds_holds_commits(&self, on: bool) {
+        self.mds_store.borrow().hold_commits(on);
+    }
     /// The metadata server, which is dead, has never heard of an OST when it comes back.
     pub async fn mds_forgets_ost(&self, ost: u16) {
         let store = self.mds_store.borrow().reopen();
