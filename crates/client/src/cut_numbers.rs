@@ -24,12 +24,14 @@ pub(crate) struct Part {
     pub(crate) transno: Transno,
     /// Sessions that the OST had ended when the cut was promised.
     pub(crate) evictions: u64,
+    /// The OST's store at that time.
+    pub(crate) store: u64,
 }
 
 /// What became of a part that was carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Fate {
-    /// The OST has committed it.
+    /// The OST has committed it, or is no more: it asks for nothing.
     Committed,
     /// It will, unless it ends the session.
     Answered,
@@ -89,7 +91,7 @@ mod tests {
         let numbers = CutNumbers::default();
         let part = |ost| {
             let object = ObjectId(Fid::new(1, ost as u32));
-            Part { ost, object, size: 0, transno: Transno(1), evictions: 0 }
+            Part { ost, object, size: 0, transno: Transno(1), evictions: 0, store: 0 }
         };
         let [first, second, third] = [numbers.begin(), numbers.begin(), numbers.begin()];
         numbers.done(first, vec![part(0), part(1)]);

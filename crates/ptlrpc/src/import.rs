@@ -360,6 +360,11 @@ impl Import {
             sink.close();
         }
     }
+    /// Which store the target is to be (0: any).
+    #[must_use]
+    pub fn expected_store(&self) -> u64 {
+        self.uuid.get()
+    }
     /// Gives the target up: requests that wait and all later ones fail with `Io`, nothing connects. What is kept for
     /// replay is the server's alone from now on, and the server will be told to forget this client.
     pub fn deactivate(&self) {

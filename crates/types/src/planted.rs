@@ -125,6 +125,10 @@ pub const BUGS: &[Bug] = &[
     bug("cut-edge-kept", "A cut leaves the bytes behind it in the block where the object ends."),
     bug("promise-not-stored", "An OST forgets what cuts it was promised when it dies."),
     bug("decision-not-stored", "The metadata server forgets which cuts it decided when it dies."),
+    bug(
+        "gone-and-asked",
+        "A client waits for what an OST that has left, or whose store is another one, has made of a cut.",
+    ),
     bug("exchange-told-early", "Clients are shown a file's new objects before the exchange is on stable storage."),
     bug("cut-not-promised", "A client cuts the objects of a file one after the other, and dies amid that."),
     bug("cut-unfinished", "An OST whose client died amid a cut of several objects lets its own object be as it is."),

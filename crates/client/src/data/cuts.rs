@@ -121,6 +121,9 @@ pub(super) async fn confirm(data: Weak<Data>, number: u64, parts: Vec<Part>) {
     for part in parts {
         loop {
             let Some(me) = data.upgrade().filter(|c| !c.sessions.is_closing()) else { return };
+            if me.has_nobody_to_ask(&part) {
+                break;
+            }
             let (rt, locks) = (me.rt.clone(), me.osts.osc(part.ost).locks.clone());
             drop(me);
             let range = if part.size == REMOVED { Extent::ALL } else { Extent::from(part.size) };
@@ -324,18 +327,30 @@ impl Data {
         if open.len() < 2 || grows || types::planted!("cut-not-promised") {
             open.clear();
         }
-        let part = |(object, size): &(Rc<Object>, u64)| {
-            let evictions = self.osts.osc(object.ost).import_if_any().map_or(0, |i| i.evictions());
-            Part { ost: object.ost, object: object.id, size: *size, transno: Transno(0), evictions }
-        };
         Together {
             data: self.clone(),
             number: (!open.is_empty()).then(|| self.cut_numbers.begin()),
             asked: Cell::new(false),
-            parts: RefCell::new(open.iter().map(part).collect()),
+            parts: RefCell::new(open.iter().map(|(object, size)| self.part(object, *size)).collect()),
             open: RefCell::new(open),
             held: RefCell::new(held.into_iter().map(Some).collect()),
         }
+    }
+
+    /// An object's part of what is promised now.
+    pub(super) fn part(&self, object: &Object, size: u64) -> Part {
+        let import = self.osts.osc(object.ost).import_if_any();
+        let (evictions, store) = import.map_or((0, 0), |i| (i.evictions(), i.expected_store()));
+        Part { ost: object.ost, object: object.id, size, transno: Transno(0), evictions, store }
+    }
+
+    /// Whether an OST that was promised something asks for nothing any more: it has left the cluster, or has another store, which knows
+    /// of no promise.
+    fn has_nobody_to_ask(&self, part: &Part) -> bool {
+        let import = self.osts.osc(part.ost).import_if_any();
+        // 0: any store, so it may be that one.
+        let is_another = |store: u64| part.store != 0 && ![0, part.store].contains(&store);
+        import.is_none_or(|i| is_another(i.expected_store())) && !types::planted!("gone-and-asked")
     }
 
     /// Promises every OST its part; `None`: that took too long, and the locks were let go.
@@ -368,6 +383,7 @@ impl Data {
     /// Cuts that every OST has committed are over. One that an OST may have lost with the session has to be asked for.
     fn settle_cut_numbers(self: &Rc<Self>) {
         let fate = |p: &Part| match self.osts.osc(p.ost).import_if_any() {
+            _ if self.has_nobody_to_ask(p) => Fate::Committed,
             Some(import) if import.evictions() != p.evictions => Fate::Unsure,
             Some(import) if p.transno <= import.last_committed() => Fate::Committed,
             _ => Fate::Answered,

@@ -13,7 +13,7 @@ use frames::Bulk;
 use layout::StripeIndex;
 use ldlm::LockMode;
 use rt::sync::join_all;
-use types::{Duration, Extent, FsError, Instant, Transno};
+use types::{Duration, Extent, FsError, Instant};
 use wire::Op;
 use wire::mdt::{BytesReply, Cred, SwapRequest};
 use wire::ost::{AttrReply, ChangedReply, ChangedRequest, REMOVED, SetattrRequest};
@@ -103,6 +103,7 @@ struct Leaving {
     data: Rc<Data>,
     number: u64,
     objects: Vec<Rc<Object>>,
+    parts: Vec<Part>,
     /// The metadata server was asked, and did not say no.
     asked: Cell<bool>,
     held: RefCell<Vec<Held>>,
@@ -122,9 +123,7 @@ impl Drop for Leaving {
         let (data, number, objects) = (self.data.clone(), self.number, std::mem::take(&mut self.objects));
         if self.asked.get() {
             self.let_go();
-            let part =
-                |o: &Rc<Object>| Part { ost: o.ost, object: o.id, size: REMOVED, transno: Transno(0), evictions: 0 };
-            let parts = objects.iter().map(part).collect();
+            let parts = std::mem::take(&mut self.parts);
             data.rt.clone().spawn(confirm(Rc::downgrade(&data), number, parts));
             return;
         }
@@ -401,7 +400,8 @@ impl Job<'_> {
         let number = data.cut_numbers.begin();
         let objects = s.objects.clone();
         let (asked, held) = (Cell::new(false), RefCell::new(held));
-        let leaving = Leaving { data: data.clone(), number, objects, asked, held };
+        let parts = objects.iter().map(|o| data.part(o, REMOVED)).collect();
+        let leaving = Leaving { data: data.clone(), number, objects, parts, asked, held };
         let promises = s.objects.iter().map(|o| data.promise(o, number, REMOVED, false));
         let promised = data.rt.timeout(HOLD_MAX, join_all(promises.collect())).await.ok_or(FsError::Busy)?;
         promised.into_iter().collect::<Result<(), FsError>>().map_err(given_up)?;

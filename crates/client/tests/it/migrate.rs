@@ -117,6 +117,48 @@ fn whoever_has_a_file_open_goes_on_with_it_when_the_ost_of_before_has_left_the_c
     });
 }
 
+/// A client has cut a striped file; one of its OSTs leaves the cluster, and the client cuts other files. Decisions that the metadata
+/// server remembers at the end, and whether that client leaves in order.
+fn cuts_beside_an_ost_that_left() -> (u64, bool) {
+    use wire::Op;
+    use wire::connect::{MapChange, MapChangeReply, MapChangeRequest};
+    let world = World::new(3, 3, OstConfig::default());
+    let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+    world.run(LIMIT, async {
+        let (file, other) = (create_striped(&one, "f").await, create_striped(&one, "other").await);
+        let inodes = world.mds_inodes();
+        migrate(&one, &other, &wish(2, 0)).await.unwrap();
+        let (mine, others) = (open(&two, "f", O_RDWR).await, open(&two, "other", O_RDWR).await);
+        let bytes = pattern(0, 6 * STRIPE as usize, 3);
+        two.data().write(&mine, 0, &bytes).await.unwrap();
+        cut(&two, &mine, 100).await.unwrap();
+        migrate(&one, &file, &wish(2, 0)).await.unwrap();
+        nothing_is_left(&world, inodes).await;
+        let (what, osts) = (MapChange::RemoveOst, vec![OstIndex(2)]);
+        let leave = MapChangeRequest { id: 1, what, osts, ..MapChangeRequest::default() };
+        let left: MapChangeReply = one.sessions().mdc().ask(Op::MapChange, &leave).await.unwrap();
+        assert_eq!(left.errno, 0, "{left:?}");
+        world.sim.sleep(Duration::from_secs(1)).await;
+        for _ in 0..20 {
+            two.data().write(&others, 0, &bytes).await.unwrap();
+            two.data().fsync(&others, false).await.unwrap();
+            cut(&two, &others, 100).await.unwrap();
+        }
+        (world.mds_param("mdt.*.cuts").await, two.leave().await)
+    })
+}
+
+#[test]
+fn an_ost_that_has_left_the_cluster_asks_for_no_cut_and_whoever_made_one_leaves_in_order() {
+    let (cuts, left) = cuts_beside_an_ost_that_left();
+    // The last one of each client, and one that was under way beside it.
+    assert!(cuts <= 4 && left, "{cuts} decisions are remembered, left in order: {left}");
+    types::planted::plant(Some("gone-and-asked"));
+    let (cuts, left) = cuts_beside_an_ost_that_left();
+    types::planted::plant(None);
+    assert!(cuts > 20 && !left, "where its word is waited for, that is found: {cuts}, {left}");
+}
+
 #[test]
 fn times_holes_and_sizes_stay_as_they_were() {
     use wire::mdt::{SetBits, SetattrRequest};

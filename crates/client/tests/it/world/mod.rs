@@ -246,6 +246,12 @@ impl World {
         let mds = self.mds.borrow().mds().unwrap();
         wire::decode(&mds.serve(caller, op, &wire::encode(ask)).await.unwrap().body).unwrap()
     }
+    /// Whole number that a parameter of the metadata server is.
+    pub async fn mds_param(&self, name: &str) -> u64 {
+        let ask = wire::connect::ParamsRequest { pattern: name.into(), ..Default::default() };
+        let reply: wire::connect::ParamsReply = self.ask_mds(wire::Op::Params, &ask).await;
+        String::from_utf8(reply.params[0].value.0.clone()).unwrap().trim().parse().unwrap()
+    }
     /// The metadata server is asked by a client that made its request itself.
     pub async fn ask_mds_as<Q: wire::Encode>(&self, caller: mds::Caller, op: wire::Op, q: &Q) -> Result<(), FsError> {
         let mds = self.mds.borrow().mds().unwrap();
