@@ -110,12 +110,8 @@ impl Callbacks for Meta {
         };
         Box::pin(std::future::ready(answer))
     }
-    fn on_connected(&self, session: &AuthReply) {
+    fn on_connected(&self, _session: &AuthReply) {
         self.tell_again();
-        // Before anybody else is served: it waits for us.
-        if session.recovering && self.sessions.mdc().keeps_replays() {
-            self.times_change();
-        }
     }
     fn state_replays(&self) -> Vec<(Op, Vec<u8>)> {
         let mut all = self.open_replays();
@@ -141,6 +137,9 @@ impl Callbacks for Meta {
     }
     fn on_recovered(self: Rc<Self>) {
         self.inodes.borrow().values().for_each(|i| i.forget_transactions());
+        if self.sessions.mdc().keeps_replays() {
+            self.times_changed();
+        }
         self.common.locks.resend_waiting();
         self.settling.needed();
         self.flocks.ask_again();
@@ -161,8 +160,9 @@ impl Callbacks for Meta {
 }
 
 impl Meta {
-    /// What is replayed has the time of its replay at the server then, and locks that stay call nobody back: attributes are asked for again.
-    fn times_change(&self) {
+    /// What was replayed has the time of its replay at the server, and locks that stay call nobody back: attributes are asked for again. Not
+    /// before: who has them goes on while the server recovers.
+    fn times_changed(&self) {
         let mut believed = Vec::new();
         for inode in self.inodes.borrow().values() {
             inode.outdate();

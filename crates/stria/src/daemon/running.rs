@@ -136,14 +136,15 @@ fn holder(file: &Path, likely: Option<u32>) -> Option<u32> {
     processes.find(|pid| holds(*pid, same))
 }
 
-/// Whether a process has a file open and, by that descriptor, a lock on it that excludes others.
+/// Whether a process has a file open and, by that descriptor, a lock on it that excludes others. No other files are looked at: one of them may
+/// be on a file system that stands still.
 fn holds(pid: u32, same: (u64, u64)) -> bool {
-    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let mut of_file = open.filter(|e| fs::metadata(e.path()).is_ok_and(|m| (m.dev(), m.ino()) == same));
-    of_file.any(|e| {
-        let info = PathBuf::from(format!("/proc/{pid}/fdinfo")).join(e.file_name());
-        let text = fs::read_to_string(info).unwrap_or_default();
-        text.lines().any(|line| line.starts_with("lock:") && line.contains(" FLOCK ") && line.contains(" WRITE "))
+    let excludes = |line: &str| line.starts_with("lock:") && line.contains(" FLOCK ") && line.contains(" WRITE ");
+    let open = fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
+    let mut locks = open.filter(|e| fs::read_to_string(e.path()).is_ok_and(|text| text.lines().any(excludes)));
+    locks.any(|e| {
+        let file = PathBuf::from(format!("/proc/{pid}/fd")).join(e.file_name());
+        fs::metadata(file).is_ok_and(|m| (m.dev(), m.ino()) == same)
     })
 }
 
