@@ -397,11 +397,6 @@ impl Import {
     pub fn is_out_of_service(&self) -> bool {
         self.inactive.get() || self.foreign.get() || self.barred.get() || self.disowned.get()
     }
-    /// Whether there are transactions that are replayed when the server is restarted.
-    #[must_use]
-    pub fn keeps_replays(&self) -> bool {
-        !self.replay.borrow().is_empty()
-    }
     /// Whether our credential opens nothing there, for now or for good.
     #[must_use]
     pub fn is_barred(&self) -> bool {

@@ -137,9 +137,6 @@ impl Callbacks for Meta {
     }
     fn on_recovered(self: Rc<Self>) {
         self.inodes.borrow().values().for_each(|i| i.forget_transactions());
-        if self.sessions.mdc().keeps_replays() {
-            self.times_changed();
-        }
         self.common.locks.resend_waiting();
         self.settling.needed();
         self.flocks.ask_again();
@@ -160,22 +157,6 @@ impl Callbacks for Meta {
 }
 
 impl Meta {
-    /// What was replayed has the time of its replay at the server, and locks that stay call nobody back: attributes are asked for again. Not
-    /// before: who has them goes on while the server recovers.
-    fn times_changed(&self) {
-        let mut believed = Vec::new();
-        for inode in self.inodes.borrow().values() {
-            inode.outdate();
-            if inode.front.stops_believing() {
-                believed.push(inode.front.clone());
-            }
-        }
-        self.rt.spawn(async move {
-            for front in believed {
-                front.forget_attributes().await;
-            }
-        });
-    }
     fn on_completion(self: &Rc<Self>, call: &wl::CompletionCallback) -> Result<(), FsError> {
         match call.lock.kind {
             wl::Kind::Posix | wl::Kind::Flock => {

@@ -3,7 +3,6 @@ use std::pin::Pin;
 
 use crate::world::*;
 use client::NewNode;
-use mds::MdsConfig;
 use wire::mdt::{AttrFlags, NodeKind, SetBits, SetattrRequest};
 
 const BYTES: u64 = 192 * KIB;
@@ -673,36 +672,6 @@ fn records_across_pages_of_a_file_that_has_bytes_ask_for_none_of_them() {
             assert!(here == wanted, "seed {seed}: what the writer sees");
             let there = read_all(&two, &open(&two, "f", O_RDWR).await, 2 << 20).await;
             assert!(there == wanted && asked(&world, 0, "read") > 0, "seed {seed}: what others see");
-        });
-    }
-}
-
-#[test]
-fn clients_agree_about_times_after_changes_were_replayed() {
-    let never = Duration::from_secs(3600);
-    for seed in 0..4 {
-        let config = MdsConfig {
-            commit: CommitConfig { interval: never, idle: never, ..CommitConfig::default() },
-            ..MdsConfig::default()
-        };
-        let world = World::with_mds(SimConfig::new(seed), 1, OstConfig::default(), 1 << 30, config);
-        let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
-        world.run(Duration::from_secs(600), async {
-            let node = NewNode { kind: NodeKind::Directory, mode: 0o755, umask: 0, rdev: 0, target: Vec::new() };
-            let made = one.create(&root(), Fid::ROOT, b"made", node).await.unwrap().attr.fid;
-            one.getattr(&root(), made, None).await.unwrap();
-            world.kill_mds();
-            world.sim.sleep(Duration::from_secs(5)).await;
-            world.restart_mds().await;
-            let times = async |c: &Rc<Client>| {
-                let attr = c.getattr(&root(), made, None).await.unwrap().attr;
-                (attr.mtime, attr.ctime)
-            };
-            let there = times(&two).await;
-            // Which client hears of the end of the recovery first is open.
-            world.sim.sleep(Duration::from_secs(1)).await;
-            assert_eq!(times(&one).await, there, "seed {seed}");
-            assert_eq!(times(&two).await, there, "seed {seed}");
         });
     }
 }

@@ -132,12 +132,24 @@ fn refuse_foreign(connection: u32, at: &Path) -> Outcome {
     }
 }
 
+/// How often it is looked again who uses a mount before that is refused, and the pause between.
+const LOOKS_AGAIN: u32 = 3;
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
 /// Programs that are named when a mount is in use.
 const USERS_SHOWN_MAX: usize = 10;
 
 /// Refuses to unmount what programs use, and names them.
 fn refuse_used(at: &Path, connection: u32) -> Outcome {
-    let Some(users) = fuse::mount::users(connection) else {
+    let mut users = fuse::mount::users(connection);
+    // A program that starts another one shares its files with that for a moment.
+    for _ in 0..LOOKS_AGAIN {
+        if users.as_ref().is_none_or(Vec::is_empty) {
+            break;
+        }
+        std::thread::sleep(LOOK_PAUSE);
+        users = fuse::mount::users(connection);
+    }
+    let Some(users) = users else {
         let why = "by whom cannot be found out, for a process waits for some file system: end it, or unmount lazily";
         return Err(Failure::with_errno(format!("{} may be in use; {why}", at.display()), libc::EBUSY));
     };
