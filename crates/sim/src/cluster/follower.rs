@@ -207,11 +207,19 @@ impl Consumer {
             }
         }
     }
+    /// Before it asks again: a client that a server does not let in fails at once.
+    async fn pause(&mut self) {
+        let ms = 1 + self.rng.below(self.every_ms);
+        self.context.cluster.sim.sleep(Duration::from_millis(ms)).await;
+    }
     async fn register(&mut self) {
         let id = self.rng.next_u64() | 1;
         while !self.context.failed() {
             let q = ChangelogUserRequest { id, ..ChangelogUserRequest::default() };
-            let Some(reply) = self.ask("register", async move |c| about_user(c, q).await).await else { continue };
+            let Some(reply) = self.ask("register", async move |c| about_user(c, q).await).await else {
+                self.pause().await;
+                continue;
+            };
             if reply.errno != 0 {
                 let why = String::from_utf8_lossy(&reply.why).into_owned();
                 return self.context.complain(format!("{}: register: {why}", self.name));
@@ -225,7 +233,10 @@ impl Consumer {
         let (Some(user), id) = (self.user, self.rng.next_u64() | 1) else { return };
         while !self.context.failed() {
             let q = ChangelogUserRequest { id, act: ChangelogAct::Deregister, user, index: 0 };
-            let Some(reply) = self.ask("deregister", async move |c| about_user(c, q).await).await else { continue };
+            let Some(reply) = self.ask("deregister", async move |c| about_user(c, q).await).await else {
+                self.pause().await;
+                continue;
+            };
             if reply.errno != 0 {
                 let why = String::from_utf8_lossy(&reply.why).into_owned();
                 self.context.complain(format!("{}: deregister: {why}", self.name));
