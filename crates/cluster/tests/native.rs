@@ -767,14 +767,15 @@ fn connections_that_ended_leave_nothing_with_who_keeps_descriptors_of_them() {
     });
 }
 
-/// A page of memory that stays away until what is returned is closed: whoever touches it waits.
+/// A page of memory that stays away until what is returned is closed: whoever touches it waits, and poll(2) tells of that (of
+/// descriptors that do not block; others are always in error).
 fn page_that_is_long_in_coming() -> Result<(usize, OwnedFd), String> {
     // `linux/userfaultfd.h`: its version, its requests, and registration of pages that are missing.
     let (api, register) = (0xc018_aa3f, 0xc020_aa00);
     let (mut agreed, protection) = ([0xaa, 0, 0_u64], libc::PROT_READ | libc::PROT_WRITE);
     // SAFETY: plain system calls; a mapping of its own that nobody refers to.
     let (fd, page) = unsafe {
-        let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC);
+        let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK);
         let page = libc::mmap(std::ptr::null_mut(), 4096, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
         (fd as i32, page as usize)
     };
@@ -811,7 +812,8 @@ fn a_program_that_is_slow_to_write_into_the_memory_of_its_connection_makes_no_da
         let writer = std::thread::spawn(move || unsafe { libc::write(number, page as *const libc::c_void, 4096) });
         let mut touched = libc::pollfd { fd: comes.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry that outlives the call.
-        eq("it writes", unsafe { libc::poll(&raw mut touched, 1, LIMIT.as_millis() as i32) }, 1)?;
+        let polled = unsafe { libc::poll(&raw mut touched, 1, LIMIT.as_millis() as i32) };
+        eq("it writes", (polled, touched.revents), (1, libc::POLLIN))?;
         half_closed(&stream)?;
         for _ in 0..10 {
             let other = native(&path, libc::O_RDONLY)?;
