@@ -164,6 +164,7 @@ fn programs_do_to_descriptors_what_they_like() {
         "sought",
         "jumped",
         "returned",
+        "stepped",
         "taken",
         "replaced",
         "sent",

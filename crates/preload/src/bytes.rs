@@ -413,7 +413,9 @@ pub fn kernel_begins(fd: c_int) -> Option<Kept> {
 
 /// It ended. Where its thread was cancelled in it this is not said, and the position is the kernel's for good.
 pub fn kernel_ended(kept: Option<Kept>) {
-    if let Some(open) = kept.and_then(Kept::again) {
+    let Some(kept) = kept else { return };
+    let _inside = Inside::enter();
+    if let Some(open) = kept.again() {
         open.kernels.fetch_sub(1, SeqCst);
     }
 }

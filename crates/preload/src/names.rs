@@ -128,6 +128,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 /// `from` was duplicated, or not.
 fn duplicated(from: c_int, to: c_int) -> c_int {
     if to >= 0 && to != from && (table::is_known(from) || table::is_known(to)) {
+        let _inside = own::Inside::enter();
         table::set(to, table::of(from));
     }
     to

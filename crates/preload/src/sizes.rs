@@ -36,6 +36,7 @@ pub fn believed(fd: c_int) {
 
 /// A descriptor is closed.
 pub fn closing(fd: c_int) {
+    let _inside = Inside::enter();
     if WROTE.load(Relaxed)
         && let Some(open) = table::of(fd)
         && open.wrote.swap(false, Relaxed)

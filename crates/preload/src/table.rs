@@ -13,6 +13,7 @@ use libc::c_int;
 use native::lock::Lock;
 
 use crate::bind::File;
+use crate::own::Inside;
 
 /// Descriptors that are looked at; larger numbers are the kernel's.
 const SLOTS: usize = 16_384;
@@ -88,7 +89,8 @@ static SHARINGS: AtomicU32 = AtomicU32::new(0);
 /// The process that the table is of, as [`native::generation`] has it.
 static GENERATION: AtomicI32 = AtomicI32::new(0);
 
-/// An open file that somebody counted himself in to.
+/// An open file that somebody counted himself in to. Its thread is inside the library meanwhile ([`Inside`]): a child that a handler of
+/// a signal makes then leaves the counts alone, for it returns to here.
 pub struct Held(&'static Open);
 
 impl std::ops::Deref for Held {
@@ -110,7 +112,7 @@ impl Drop for Held {
             }
         }
         // What is said to the daemon now must not be interrupted by a handler that says something, too.
-        let _inside = crate::own::Inside::enter();
+        let _inside = Inside::enter();
         // SAFETY: nobody else has it, and nobody gets it before it is nobody's again.
         drop(unsafe { (*self.0.file.get()).take() });
         self.0.users.store(0, Release);
@@ -232,6 +234,7 @@ impl Kept {
 /// A descriptor is of an open file now, or of none that is known.
 pub fn set(fd: c_int, open: Option<Held>) {
     let Some(slot) = slot(fd) else { return };
+    let _inside = Inside::enter();
     let at = match open {
         Some(held) => {
             SLOTS_USED.fetch_max(fd as usize + 1, Relaxed);
@@ -253,6 +256,7 @@ pub fn is_of(fd: c_int, open: &Open) -> bool {
 /// A descriptor turned out to be of something else than `open`; whether it was taken for that still.
 pub fn forget(fd: c_int, open: &Open) -> bool {
     let Some(slot) = slot(fd) else { return false };
+    let _inside = Inside::enter();
     let at = std::ptr::from_ref(open).cast_mut();
     let was = slot.compare_exchange(at, std::ptr::null_mut(), AcqRel, Relaxed).is_ok();
     if was {
@@ -276,6 +280,7 @@ pub fn sharings() -> u32 {
 
 /// A descriptor was opened by this process; `before`: [`sharings`] before that.
 pub fn opened(fd: c_int, before: u32) {
+    let _inside = Inside::enter();
     let first = NEXT.load(Relaxed);
     let place = (0..OPENS)
         .map(|i| (first + i) % OPENS)
@@ -301,7 +306,7 @@ pub fn opened(fd: c_int, before: u32) {
 pub fn share_all(waits: bool) {
     SHARINGS.fetch_add(1, SeqCst);
     // A handler that uses a file meanwhile must not wait for what this thread has.
-    let _inside = crate::own::Inside::enter();
+    let _inside = Inside::enter();
     for open in &POOL[..OPENS_USED.load(Relaxed)] {
         if open.users.load(Relaxed) == 0 {
             continue;
@@ -328,7 +333,7 @@ fn begin_anew() {
         slot.store(std::ptr::null_mut(), Release);
     }
     // A handler made the child, and may return into the call that it interrupted: what that has counted itself in to stays as it is.
-    let amid = crate::own::Inside::is_so();
+    let amid = Inside::is_so();
     for open in &POOL[..OPENS_USED.load(Relaxed)] {
         open.position.reset();
         if !amid {

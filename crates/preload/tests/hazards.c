@@ -20,6 +20,7 @@
 #include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #ifdef LIBRARY
@@ -484,6 +485,61 @@ static void returned(void)
     }
 }
 
+/* As above, at each instruction of a call, every third one in one go: the processor stops after each. */
+#ifdef __x86_64__
+#define EVERY 3
+#define TRAPS 0x100
+static volatile unsigned instructions;
+static void on_instruction(int number, siginfo_t *unused, void *context)
+{
+    (void)number, (void)unused;
+    if (instructions++ % EVERY) return;
+    pid_t child = _Fork();
+    if (child != 0) { ended_well(child); return; }
+    is_child = 1;
+    ((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL] &= ~TRAPS;
+}
+#define STEPS(how, bits) __asm__ volatile("lea -128(%%rsp), %%rsp; pushfq; " how " %0, (%%rsp); popfq; lea 128(%%rsp), %%rsp" :: "i"(bits) : "memory", "cc")
+
+static int call(int which, int fd)
+{
+    uint64_t value = 3;
+    int other;
+    switch (which) {
+    case 0: return record(fd, 3) == 3;
+    case 1: return pwrite(fd, &value, 8, 24) == 8;
+    case 2: return lseek(fd, 800, SEEK_SET) == 800;
+    case 3: return read(fd, &value, 8) == 8 && value >= 100;
+    case 4: value = 4000; return write(fd, &value, 8) == 8;
+    case 5: return (other = dup(fd)) >= 0 && close(other) == 0;
+    case 6: return (other = open(path, O_RDWR)) >= 0 && close(other) == 0;
+    }
+    return -1;
+}
+
+static void stepped(void)
+{
+    struct sigaction on = {.sa_sigaction = on_instruction, .sa_flags = SA_SIGINFO};
+    CHECK(sigaction(SIGTRAP, &on, NULL) == 0);
+    for (int which = 0; which < 7; which++) {
+        int fd = file(O_RDWR);
+        CHECK(call(2, fd) == 1 && call(which, fd) == 1);
+        for (unsigned first = 0; first < EVERY; first++) {
+            instructions = first;
+            STEPS("orq", TRAPS);
+            int well = call(which, fd);
+            STEPS("andq", ~TRAPS);
+            if (is_child) well = well == 1 && call(0, fd) == 1 && call(6, fd) == 1;
+            if (is_child) _exit(well != 1);
+            CHECK(well == 1);
+        }
+        CHECK(close(fd) == 0);
+    }
+}
+#else
+static void stepped(void) { CHECK(record(file(O_RDWR), 3) == 3); }
+#endif
+
 /* A program that closes all numbers behind the library's back, and has files of its own by them then. */
 static void taken(void)
 {
@@ -711,7 +767,7 @@ int main(int count, char **words)
 {
     static const struct { const char *name; void (*step)(void); } steps[] = {
         {"plain", plain}, {"duplicated", duplicated}, {"forked", forked}, {"threads", threads}, {"together", together},
-        {"executed", executed}, {"closed", closed}, {"appended", appended}, {"signalled", signalled}, {"closed_amid", closed_amid}, {"sent", sent}, {"sought", sought}, {"jumped", jumped}, {"returned", returned}, {"taken", taken},
+        {"executed", executed}, {"closed", closed}, {"appended", appended}, {"signalled", signalled}, {"closed_amid", closed_amid}, {"sent", sent}, {"sought", sought}, {"jumped", jumped}, {"returned", returned}, {"stepped", stepped}, {"taken", taken},
         {"replaced", replaced},
         {"mixed", mixed}, {"cancelled", cancelled}, {"wide", wide},
     };
