@@ -520,24 +520,6 @@ fn space_that_an_object_has_is_reserved_again_on_a_target_that_is_nearly_full() 
 }
 
 #[test]
-fn a_promised_cut_to_a_size_that_no_object_can_have_is_refused() {
-    let n = node(7, 1 << 30, OstConfig::default());
-    let rt = n.world.rt();
-    n.world.run(async move {
-        let c = Client::new(rt, 1).await;
-        c.create(1).await;
-        c.lock(Mode::Pw, Extent::ALL, 0).await.unwrap();
-        let promise = async |number, size| {
-            let ask = wire::ost::PromiseRequest { object: object(1), number, size, withdrawn: false };
-            c.import.ask::<_, ()>(Op::OstPromise, &ask).await
-        };
-        assert_eq!(promise(1, 1 << 63).await, Err(FsError::FileTooBig));
-        assert_eq!(promise(2, oss::store::OBJECT_BYTES_MAX + 1).await, Err(FsError::FileTooBig));
-        assert_eq!(promise(3, 4096).await, Ok(()));
-    });
-}
-
-#[test]
 fn a_lock_that_a_client_says_it_held_before_is_one_like_others_when_no_recovery_asks_for_it() {
     let n = node(8, 1 << 30, OstConfig::default());
     let rt = n.world.rt();

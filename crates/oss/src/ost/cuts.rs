@@ -16,8 +16,11 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// How often the block of a cut's new end is read again before it counts as damaged: a transfer may bring wrong bytes of a
-/// block that is whole, and a cut that is given up is done on the other OSTs only.
+/// block that is whole, and a cut that is given up is done on the other OSTs only. A removal is not given up: its file has other objects,
+/// and whoever does not know that yet would write to this one.
 const DAMAGED_READS_MAX: u32 = 40;
+/// Pause before a removal is tried again that failed so often.
+const DAMAGED_PAUSE: Duration = Duration::from_secs(10);
 
 impl Ost {
     /// Takes up the promises of before. Whoever is known may come back and keep them; the others are in doubt from the start,
@@ -155,6 +158,14 @@ impl Ost {
                 *damaged += 1;
                 return false;
             }
+            Err(e) if e != FsError::NotFound && promise.removes() => {
+                if *damaged == DAMAGED_READS_MAX {
+                    *damaged += 1;
+                    tracing::error!(target, %object, "its file has other objects, and it cannot be removed ({e}): it is tried again; \
+                        'stria fsck' on the stopped cluster says what is damaged");
+                }
+                return false;
+            }
             Err(e) => {
                 if e != FsError::NotFound {
                     tracing::error!(target, %object, client = %promise.client,
@@ -189,6 +200,6 @@ async fn settle_cut(ost: Weak<Ost>, object: ObjectId, promise: Promise) {
             return;
         }
         drop(me);
-        rt.sleep(RETRY_PAUSE).await;
+        rt.sleep(if damaged < DAMAGED_READS_MAX { RETRY_PAUSE } else { DAMAGED_PAUSE }).await;
     }
 }

@@ -67,6 +67,7 @@ pub struct MemoryStore {
     look_takes: Cell<Option<Duration>>,
     update_takes: Cell<Option<Duration>>,
     unreadable: RefCell<BTreeSet<(ObjectId, u64)>>,
+    damaged: RefCell<BTreeSet<ObjectId>>,
 }
 
 impl MemoryStore {
@@ -87,6 +88,7 @@ impl MemoryStore {
             look_takes: Cell::new(None),
             update_takes: Cell::new(None),
             unreadable: RefCell::default(),
+            damaged: RefCell::default(),
         })
     }
 
@@ -108,6 +110,16 @@ impl MemoryStore {
     /// From now on the medium does not give a block of an object back.
     pub fn set_unreadable(&self, object: ObjectId, block: u64) {
         self.unreadable.borrow_mut().insert((object, block));
+    }
+
+    /// Whether what is noted of an object is damaged from now on.
+    pub fn set_damaged(&self, object: ObjectId, is_damaged: bool) {
+        let mut damaged = self.damaged.borrow_mut();
+        if is_damaged {
+            damaged.insert(object)
+        } else {
+            damaged.remove(&object)
+        };
     }
 
     fn check(&self) -> StoreResult<()> {
@@ -228,7 +240,8 @@ impl ObjectStore for MemoryStore {
     }
     fn attr(&self, object: ObjectId) -> LocalFuture<StoreResult<ObjectAttr>> {
         let found = self.state.borrow().books.objects.get(&object).map(|o| o.attr);
-        ready(self.check().and_then(|()| found.ok_or(FsError::NotFound)))
+        let known = if self.damaged.borrow().contains(&object) { Err(FsError::Corrupt) } else { Ok(()) };
+        ready(self.check().and(known).and_then(|()| found.ok_or(FsError::NotFound)))
     }
     fn read(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<Blocks>> {
         ready(self.read_now(object, range))
