@@ -14,6 +14,8 @@ use crate::store::{BLOCK_BYTES, BlockRange, SizeRule, Update};
 const FOLLOWED_MAX: usize = 4096;
 /// Changes of one object that are told apart; 24 bytes each. More become one range.
 const RANGES_MAX: usize = 1024;
+/// Changes of all objects that are told apart, 6 MiB. While there are as many, each object that changes has one range from then on.
+const RANGES_ALL_MAX: usize = 1 << 18;
 
 struct Followed {
     /// No change up to this one is told.
@@ -27,12 +29,14 @@ pub(crate) struct Changes {
     /// The last change, or question.
     now: u64,
     followed: BTreeMap<ObjectId, Followed>,
+    /// Ranges of all of them.
+    ranges: usize,
 }
 
 impl Changes {
     /// Of a store that was opened for the `boot`-th time: versions of earlier openings are not known.
     pub fn new(boot: u64) -> Changes {
-        Changes { now: boot << 40, followed: BTreeMap::new() }
+        Changes { now: boot << 40, followed: BTreeMap::new(), ranges: 0 }
     }
 
     /// What changed of an object behind a version, which is followed from now on.
@@ -41,7 +45,7 @@ impl Changes {
         let now = self.now;
         if self.followed.len() >= FOLLOWED_MAX && !self.followed.contains_key(&object) {
             let oldest = self.followed.iter().min_by_key(|(_, f)| f.asked).map(|(o, _)| *o);
-            oldest.map(|o| self.followed.remove(&o));
+            oldest.into_iter().for_each(|o| self.forget(o));
         }
         let new = Followed { since: now, ranges: VecDeque::new(), asked: now };
         let followed = self.followed.entry(object).or_insert(new);
@@ -60,16 +64,20 @@ impl Changes {
     pub fn note(&mut self, object: ObjectId, ranges: &[Extent]) {
         let Some(followed) = self.followed.get_mut(&object) else { return };
         self.now += 1;
+        self.ranges -= followed.ranges.len();
         followed.ranges.extend(ranges.iter().map(|e| (self.now, *e)));
-        if followed.ranges.len() > RANGES_MAX {
+        let left = RANGES_ALL_MAX.saturating_sub(self.ranges);
+        if followed.ranges.len() > RANGES_MAX.min(left) {
             let hull = followed.ranges.iter().map(|(_, e)| *e).reduce(|a, b| a.hull(&b)).unwrap_or(Extent::EMPTY);
             followed.ranges = VecDeque::from([(self.now, hull)]);
         }
+        self.ranges += followed.ranges.len();
     }
 
     /// An object is gone.
     pub fn forget(&mut self, object: ObjectId) {
-        self.followed.remove(&object);
+        let gone = self.followed.remove(&object);
+        self.ranges -= gone.map_or(0, |f| f.ranges.len());
     }
 }
 
@@ -144,6 +152,25 @@ mod tests {
             changes.ask(object(n), 0);
         }
         assert_eq!((changes.followed.len(), changes.followed.contains_key(&object(0))), (FOLLOWED_MAX, false));
+    }
+
+    #[test]
+    fn all_objects_together_have_so_many_ranges_and_what_is_told_covers_all_changes() {
+        let mut changes = Changes::new(1);
+        let objects: Vec<ObjectId> = (0..FOLLOWED_MAX as u32).map(object).collect();
+        let begun: Vec<u64> = objects.iter().map(|o| changes.ask(*o, 0).version).collect();
+        for n in 0..200 {
+            objects.iter().for_each(|o| changes.note(*o, &[Extent::at(n * 100, 1)]));
+        }
+        let held = |c: &Changes| c.followed.values().map(|f| f.ranges.len()).sum::<usize>();
+        assert_eq!(held(&changes), changes.ranges);
+        assert!(changes.ranges <= RANGES_ALL_MAX + FOLLOWED_MAX, "{}", changes.ranges);
+        for (object, since) in objects.iter().zip(begun) {
+            let told = changes.ask(*object, since).extents;
+            assert!((0..200).all(|n| told.iter().any(|e| e.start <= n * 100 && n * 100 < e.end)), "{told:?}");
+        }
+        objects.iter().for_each(|o| changes.forget(*o));
+        assert_eq!((changes.ranges, changes.followed.len()), (0, 0));
     }
 
     #[test]

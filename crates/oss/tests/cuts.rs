@@ -1,10 +1,10 @@
-//! Promised cuts.
+//! Promised cuts, and what whoever copies an object is told of its changes.
 #![allow(clippy::unwrap_used)]
 mod node;
 
 use node::*;
 use oss::store::ObjectStore;
-use wire::ost::{AskCutReply, PromiseRequest, REMOVED};
+use wire::ost::{AskCutReply, ChangedReply, ChangedRequest, PromiseRequest, REMOVED};
 
 #[test]
 fn a_promised_cut_to_a_size_that_no_object_can_have_is_refused() {
@@ -64,5 +64,27 @@ fn an_object_that_is_to_go_is_removed_when_that_can_be_done_however_long_it_take
         store.set_damaged(object(1), false);
         let late = c.lock(Mode::Pw, Extent::ALL, 0).await.map(|reply| reply.granted);
         assert!(store.attr(object(1)).await.is_err(), "somebody got a lock on it instead: {late:?}");
+    });
+}
+
+#[test]
+fn objects_that_are_not_there_take_no_place_of_those_that_are_copied() {
+    let n = node(2, 1 << 30, OstConfig::default());
+    let rt = n.world.rt();
+    n.world.run(async move {
+        let c = Client::new(rt, 1).await;
+        c.create(1).await;
+        let ask = async |oid, since| {
+            let q = ChangedRequest { object: object(oid), since };
+            c.import.ask::<_, ChangedReply>(Op::OstChanged, &q).await
+        };
+        let copied = ask(1, 0).await.unwrap();
+        for oid in 1000..6000 {
+            let told = ask(oid, 0).await;
+            assert!(told.as_ref().err().is_none_or(|e| *e == FsError::NotFound), "{told:?}");
+        }
+        c.write(0, &[1; 4096]).await.unwrap();
+        let changed = ask(1, copied.version).await.unwrap().extents;
+        assert_eq!(changed, [Extent::new(0, 4096)]);
     });
 }

@@ -315,7 +315,7 @@ impl Ost {
             Op::OstPromise => self.promise(request).await,
             Op::Params => self.params(request),
             Op::Jobs => self.jobs(request),
-            Op::OstChanged => self.changed(request),
+            Op::OstChanged => self.changed(request).await,
             Op::OstTrace => self.traced(request),
             Op::Revoked => self.on_revoked(request).await,
             Op::OstQuota => self.quota(request).await,

@@ -4,8 +4,8 @@ use trace::{Came, Record};
 use types::{ClientId, Fid, FsError, ObjectId, Transno, Xid};
 use wire::Op;
 use wire::ost::{
-    AttrReply, DestroyRequest, PrecreateReply, PrecreateRequest, SeekKind, SeekReply, SeekRequest, SetattrRequest,
-    StatfsReply, SyncRequest,
+    AttrReply, ChangedReply, ChangedRequest, DestroyRequest, PrecreateReply, PrecreateRequest, SeekKind, SeekReply,
+    SeekRequest, SetattrRequest, StatfsReply, SyncRequest,
 };
 
 use super::{Ost, answer, answer_change, answers, attr_body};
@@ -97,11 +97,18 @@ impl Ost {
         Ok((applied.transno, AttrReply { lvb: lvb_of(&applied.attr) }))
     }
 
-    pub(super) fn changed(&self, request: Request) {
-        let reply = request
-            .decode::<wire::ost::ChangedRequest>()
-            .map(|ask| self.changes.borrow_mut().ask(ask.object, ask.since));
+    pub(super) async fn changed(&self, request: Request) {
+        let reply = match request.decode::<ChangedRequest>() {
+            Ok(ask) => self.do_changed(&ask).await,
+            Err(e) => Err(e),
+        };
         answer(request, &reply);
+    }
+
+    /// Objects that are not there are not followed: whoever asks for many of them would take the places of those that are being copied.
+    async fn do_changed(&self, ask: &ChangedRequest) -> Result<ChangedReply, FsError> {
+        self.store.attr(ask.object).await?;
+        Ok(self.changes.borrow_mut().ask(ask.object, ask.since))
     }
 
     pub(super) async fn precreate(&self, request: Request) {
