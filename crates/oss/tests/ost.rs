@@ -520,6 +520,27 @@ fn space_that_an_object_has_is_reserved_again_on_a_target_that_is_nearly_full() 
 }
 
 #[test]
+fn several_pieces_of_a_write_in_one_block_find_no_space_for_other_blocks() {
+    let n = node(9, 24 * MIB, OstConfig { grant_initial_bytes: 0, grant_max_bytes: 0, ..OstConfig::default() });
+    let rt = n.world.rt();
+    n.world.run(async move {
+        let c = Client::new(rt, 1).await;
+        c.create(2).await;
+        let (mut at, piece) = (0, vec![1; 64 << 10]);
+        for len in [64 << 10, 4096] {
+            while c.write_to(object(2), &[(at, &piece[..len])], 0).await.is_ok() {
+                at += len as u64;
+            }
+        }
+        assert!(at > 0 && n.ost.store().space().free > 16 * 4096, "what is kept back for the OST itself");
+        let mut pieces: Vec<(u64, &[u8])> = (0..17).map(|i| (16 * i, &piece[..8])).collect();
+        c.write_to(object(2), &pieces, 0).await.expect("they are there");
+        pieces.push((at, &piece[..16 * 4096]));
+        assert_eq!(c.write_to(object(2), &pieces, 0).await.map(drop), Err(FsError::NoSpace));
+    });
+}
+
+#[test]
 fn a_lock_that_a_client_says_it_held_before_is_one_like_others_when_no_recovery_asks_for_it() {
     let n = node(8, 1 << 30, OstConfig::default());
     let rt = n.world.rt();

@@ -76,6 +76,20 @@ impl Mds {
     }
 }
 
+/// Writes bytes for a user's file, in pieces.
+async fn write_pieces(c: &Client, oid: u32, of: u32, extents: &[Extent]) -> Result<(), FsError> {
+    let bytes: u64 = extents.iter().map(Extent::len).sum();
+    let bulk = Bulk::alloc(c.rt.frames(), bytes as usize).unwrap();
+    let ask = WriteRequest {
+        object: object(oid),
+        extents: extents.to_vec(),
+        owner: IoOwner { uid: of, gid: of, ..IoOwner::default() },
+        file: Some(FileOwner { uid: of, gid: of, project: 0 }),
+        ..WriteRequest::default()
+    };
+    c.import.call(Op::OstWrite, wire::encode(&ask), bulk, CallOptions::default()).await.map(drop)
+}
+
 /// Writes pages for a user's file.
 async fn write(c: &Client, oid: u32, by: u32, of: u32, (page, pages): (u64, usize), grant: u64) -> Result<u8, FsError> {
     let bulk = Bulk::alloc(c.rt.frames(), pages * 4096).unwrap();
@@ -119,6 +133,48 @@ fn writes_count_for_the_files_owner_and_are_refused_at_the_limit_but_for_roots_a
         mds.master.limits.borrow_mut().remove(&(USER, 5));
         write(&c, 1, 5, 5, (11, 100), 0).await.unwrap();
         assert_eq!(used(5), 111);
+    });
+}
+
+#[test]
+fn a_block_in_which_several_pieces_of_a_write_lie_is_one_that_is_there() {
+    let n = node(9, 1 << 30, OstConfig::default());
+    let rt = n.world.rt();
+    n.world.run(async move {
+        let (mds, c) = (Mds::new(rt.clone(), 3).await, Client::new(rt, 1).await);
+        write(&c, 1, 5, 5, (0, 1), 0).await.unwrap();
+        mds.limit(USER, 5, 2 * 4096).await;
+        let mut pieces: Vec<Extent> = (0..8).map(|i| Extent::at(16 * i, 8)).collect();
+        write_pieces(&c, 1, 5, &pieces).await.expect("what is overwritten needs nothing");
+        pieces.push(Extent::at(10 * 4096, 7 * 4096));
+        assert_eq!(write_pieces(&c, 1, 5, &pieces).await, Err(FsError::Quota));
+        assert_eq!(n.ost.store().usage((USER, 5)), 1);
+        pieces[8] = Extent::at(10 * 4096, 4096);
+        write_pieces(&c, 1, 5, &pieces).await.expect("one block more is allowed");
+    });
+}
+
+#[test]
+fn zeros_over_holes_count_in_whole_blocks() {
+    let n = node(10, 1 << 30, OstConfig::default());
+    let rt = n.world.rt();
+    n.world.run(async move {
+        let (mds, c) = (Mds::new(rt.clone(), 3).await, Client::new(rt, 1).await);
+        write(&c, 1, 5, 5, (0, 1), 0).await.unwrap();
+        c.punch(PunchKind::Truncate, Extent::from(4097)).await.unwrap();
+        mds.limit(USER, 5, 4097).await;
+        let file = Some(FileOwner { uid: 5, gid: 5, project: 0 });
+        let owner = IoOwner { uid: 5, gid: 5, ..IoOwner::default() };
+        let zero = async |extent| {
+            let (object, kind, owner) = (object(1), PunchKind::Zero, owner.clone());
+            let ask = PunchRequest { object, kind, extent, owner, file: file.clone(), ..PunchRequest::default() };
+            c.import.ask::<_, AttrReply>(Op::OstPunch, &ask).await.map(drop)
+        };
+        assert_eq!(zero(Extent::new(0, 4097)).await, Err(FsError::Quota), "a second block");
+        assert_eq!(n.ost.store().usage((USER, 5)), 1);
+        zero(Extent::new(0, 4096)).await.expect("nothing more is needed");
+        zero(Extent::new(100, 200)).await.expect("within a block");
+        zero(Extent::new(1 << 20, 1 << 21)).await.expect("behind the end");
     });
 }
 

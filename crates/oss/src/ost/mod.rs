@@ -413,13 +413,17 @@ const BLOCKS_MAX: u64 = 2 * wire::BULK_BYTES_MAX as u64 / BLOCK_BYTES;
 
 /// How many blocks ascending extents touch.
 fn blocks_touched(extents: &[Extent]) -> u64 {
-    let (mut blocks, mut end) = (0u64, 0);
-    for e in extents {
+    ranges_of(extents).fold(0, |blocks, range| blocks.saturating_add(range.count))
+}
+
+/// The blocks of ascending extents: one in which several of them lie comes once.
+fn ranges_of(extents: &[Extent]) -> impl Iterator<Item = BlockRange> {
+    let range = |end: &mut u64, e: &Extent| {
         let range = blocks_of(*e);
-        blocks = blocks.saturating_add(range.end().saturating_sub(range.first.max(end)));
-        end = range.end();
-    }
-    blocks
+        let first = range.first.max(std::mem::replace(end, range.end()));
+        Some(BlockRange::new(first, range.end()))
+    };
+    extents.iter().scan(0, range).filter(|range| range.count > 0)
 }
 
 /// The blocks that hold `extent`.

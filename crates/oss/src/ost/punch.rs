@@ -36,12 +36,12 @@ impl Ost {
             self.cover(request, Covering { object, handle: ask.lock, mode: LockMode::Pw, extent }).await?;
         // Others may be asked for space and quota, which takes a while: nobody else waits behind that.
         let before = self.store.attr(object).await?.size;
-        let kept = Extent::new(extent.start.min(before), extent.end.min(before)).len();
         let (_space, _charge) = match ask.kind {
             PunchKind::Zero => {
                 let granted = if request.is_replay() { u64::MAX } else { 0 };
-                let space = self.hold_space_of(object, &[extent], kept, granted).await?;
-                (Some(space), Some(self.charge(request, Wants::of_zeros(ask, &[extent], kept)).await?))
+                let kept = kept_by_zeros(extent, before);
+                let space = self.hold_space_of(object, &[kept], kept.len(), granted).await?;
+                (Some(space), Some(self.charge(request, Wants::of_zeros(ask, &[kept])).await?))
             }
             PunchKind::Truncate | PunchKind::Hole => (None, None),
         };
@@ -178,6 +178,13 @@ impl Ost {
         drop((permit, held));
         Ok(reply(&applied))
     }
+}
+
+/// The whole blocks of an object of this size that are to have space when `extent` reads as zeros.
+fn kept_by_zeros(extent: Extent, size: u64) -> Extent {
+    let end = if extent.end >= size { size.div_ceil(BLOCK_BYTES) } else { extent.end / BLOCK_BYTES };
+    let first = extent.start.div_ceil(BLOCK_BYTES).min(end);
+    Extent::new(first * BLOCK_BYTES, end * BLOCK_BYTES)
 }
 
 fn reply(applied: &Applied) -> (Transno, AttrReply) {

@@ -21,7 +21,7 @@ use wire::quota::{
     AskQuotaCallback, AskQuotaReply, EVERYBODY, OstQuotaReply, OstQuotaRequest, OstQuotaUsage, OwnRequest, UNLIMITED,
 };
 
-use super::{Ost, answer, answer_change, blocks_of};
+use super::{Ost, answer, answer_change};
 use crate::store::{BLOCK_BYTES, Charged, Owner, OwnerRule, Update};
 
 /// How long the metadata server may take to answer one question.
@@ -165,8 +165,9 @@ pub(super) struct Wants<'a> {
 }
 
 impl<'a> Wants<'a> {
-    /// What zeros over holes need.
-    pub fn of_zeros(ask: &'a PunchRequest, extents: &'a [Extent], bytes: u64) -> Wants<'a> {
+    /// What zeros over holes need: whole blocks.
+    pub fn of_zeros(ask: &'a PunchRequest, extents: &'a [Extent; 1]) -> Wants<'a> {
+        let bytes = extents[0].len();
         Wants { object: ask.object, extents, bytes, writer: &ask.owner, file: ask.file.as_ref(), promised: false }
     }
 }
@@ -211,10 +212,7 @@ impl Ost {
         let mut bytes = wants.bytes;
         if !exempt && who.iter().any(|w| self.lacks(*w, bytes) > 0) {
             // What is overwritten needs nothing.
-            for e in wants.extents {
-                let there = self.store.allocated(wants.object, blocks_of(*e)).await?;
-                bytes = bytes.saturating_sub(there.saturating_mul(BLOCK_BYTES));
-            }
+            bytes = bytes.saturating_sub(self.there(wants.object, wants.extents).await?);
             for w in &who {
                 self.find_room(*w, bytes).await?;
             }

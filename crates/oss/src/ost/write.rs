@@ -13,7 +13,7 @@ use wire::{Crc, Flags, crc32c, crc32c_append};
 
 use super::memory::MEMORY_WAIT_MAX;
 use super::quota::{Wants, is_root, owner_rule};
-use super::{Covering, Ost, answer_change, answers, blocks_of, joined};
+use super::{Covering, Ost, answer_change, answers, blocks_of, joined, ranges_of};
 use crate::dispatch::Permit;
 use crate::grants::Used;
 use crate::locks::lvb_of;
@@ -237,12 +237,18 @@ impl Ost {
     ) -> Result<Held<'_>, FsError> {
         let mut wanted = bytes;
         if bytes > granted && !self.has_room(bytes) {
-            for e in extents {
-                let there = self.store.allocated(object, blocks_of(*e)).await?;
-                wanted = wanted.saturating_sub(there * BLOCK_BYTES);
-            }
+            wanted = wanted.saturating_sub(self.there(object, extents).await?);
         }
         self.hold_space(wanted, granted).await
+    }
+
+    /// Bytes of the blocks of these extents that have space.
+    pub(super) async fn there(&self, object: ObjectId, extents: &[Extent]) -> Result<u64, FsError> {
+        let mut blocks = 0u64;
+        for range in ranges_of(extents) {
+            blocks = blocks.saturating_add(self.store.allocated(object, range).await?);
+        }
+        Ok(blocks.saturating_mul(BLOCK_BYTES))
     }
 
     fn has_room(&self, bytes: u64) -> bool {
