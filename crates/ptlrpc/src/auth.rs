@@ -93,6 +93,12 @@ impl ClusterKey {
     pub fn with_security(self, security: Security) -> ClusterKey {
         ClusterKey { security, ..self }
     }
+    /// The same key, for connections that a server takes whatever it says itself: all over TCP are encrypted, unless none is to be.
+    #[must_use]
+    pub fn for_any_server(self) -> ClusterKey {
+        let security = if self.security == Security::None { Security::None } else { Security::Tls };
+        self.with_security(security)
+    }
     /// Whether a connection to an address is to be encrypted.
     pub(crate) fn encrypts(&self, nid: &Nid) -> bool {
         matches!(nid, Nid::Tcp(addr) if self.security.covers(addr.ip()))

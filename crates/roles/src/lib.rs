@@ -309,7 +309,9 @@ pub async fn ask_mds<Q: wire::Encode, R: wire::Decode>(
     patience: Duration,
 ) -> Result<R, FsError> {
     let callbacks: Rc<dyn Callbacks> = Rc::new(Nobody);
-    let import = Import::new(rt.clone(), visitor(rt, mds, key), Rc::downgrade(&callbacks));
+    // A command does not know how the server was started.
+    let key = key.clone().for_any_server();
+    let import = Import::new(rt.clone(), visitor(rt, mds, &key), Rc::downgrade(&callbacks));
     let answer = match import.ready(patience).await {
         Ok(()) => rt.timeout(patience, import.ask(op, question)).await.unwrap_or(Err(FsError::TimedOut)),
         Err(e) => Err(e),

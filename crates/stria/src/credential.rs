@@ -25,6 +25,9 @@ use crate::lfs::time;
 /// How long the metadata server may take: it tells OSTs of a revocation meanwhile.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// What else a metadata server may mean that turns a command away.
+pub const ENCRYPTS: &str = "takes encrypted connections only (leave net.security=none out)";
+
 /// The verbs of `credential`.
 ///
 /// # Errors
@@ -71,7 +74,9 @@ impl Keeper {
             let to = (&self.mds, &self.key);
             ask_mds::<_, CredentialsReply>(&rt, to, Op::Credentials, request, PATIENCE).await.map_err(|e| {
                 let why = match e {
-                    FsError::Access => "it has another key: the directory is another cluster's".to_string(),
+                    FsError::Access => {
+                        format!("it has another key (the directory is another cluster's), or {ENCRYPTS}")
+                    }
                     FsError::TimedOut => "it does not answer: does it run?".to_string(),
                     FsError::NotSupported => "it is an earlier program, without credentials: update it".to_string(),
                     e => e.to_string(),

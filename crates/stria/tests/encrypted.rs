@@ -7,7 +7,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use support::{Cluster, can_mount, good, refused, text};
+use support::{Cluster, Daemon, can_mount, good, refused, text};
 
 const TLS: [&str; 2] = ["--set", "net.security=tls"];
 
@@ -71,4 +71,26 @@ fn levels_are_explained_and_unknown_ones_refused() {
     let dir = tempfile::tempdir().unwrap();
     let (code, said) = refused(&["mkfs", "--dir", text(&dir.path().join("c")), "--set", "net.security=integrity"]);
     assert!(code == libc::EINVAL && said.contains("integrity") && said.contains("auto"), "{said}");
+}
+
+#[test]
+fn commands_that_ask_a_metadata_server_need_not_be_told_that_it_encrypts_everything() {
+    let place = tempfile::tempdir().unwrap();
+    let at = |name: &str| text(&place.path().join(name)).to_string();
+    let (dir, new) = (at("c"), at("new machine"));
+    good(&["mkfs", "--dir", &dir, "--osts", "1"]);
+    let started = |more: &[&str]| Daemon::start(&[&["mds", "--dir", &dir], more].concat(), &place.path().join("log"));
+    for (name, level) in [("a", &TLS[..]), ("b", &[]), ("c", &["--set", "net.security=none"])] {
+        let mut mds = started(level);
+        let said = good(&["credential", "issue", name, "--dir", &dir]);
+        assert!(said.contains(&format!("{name}.credential")), "{said}");
+        assert!(good(&["credential", "list", "--dir", &dir]).contains(name));
+        mds.kill();
+    }
+    let mds = started(&TLS);
+    let (address, key) = (mds.word.trim_start_matches("tcp:"), format!("{dir}/keys/admin.key"));
+    good(&["ost", "add", "--dir", &new, "--mds", address, "--key", &key]);
+    let plain = ["credential", "list", "--dir", &dir, "--set", "net.security=none"];
+    let (code, said) = refused(&plain);
+    assert!(code == libc::EACCES && said.contains("leave net.security=none out"), "{code} {said}");
 }

@@ -201,7 +201,9 @@ pub async fn map_of(rt: &Rt, mds: &Nid, key: &ClusterKey) -> Result<ConfigReply,
 
 fn unasked(mds: &Nid, e: types::FsError) -> Failure {
     let why = match e {
-        types::FsError::Access => "it has another key: check --key or DIR/keys/admin.key".to_string(),
+        types::FsError::Access => {
+            format!("it has another key (check --key or DIR/keys/admin.key), or {}", crate::credential::ENCRYPTS)
+        }
         types::FsError::NotPermitted => "this takes the administrator's key (DIR/keys/admin.key)".to_string(),
         types::FsError::TimedOut => "it does not answer: does it run, and is the address right?".to_string(),
         e => e.to_string(),
