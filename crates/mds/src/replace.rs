@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use types::OstIndex;
+use wire::connect::RefusedOst;
 
 use crate::config_service::ClusterMap;
 use crate::keys;
@@ -77,6 +78,24 @@ pub async fn replaced_since(kv: &Rc<dyn MetaKv>, ost: OstIndex, uuid: u64, lost_
     let known = last_object(kv, ost).await?.max(lost_through);
     let row = PrecreateRow { last_used: known, ceiling: known, newer: true, ..PrecreateRow::default() };
     name_store(kv, ost, uuid, lost_through, row).await
+}
+
+/// In a metadata store that was put back from a copy, which lists an OST that was removed since: nobody serves it, and it is not waited for.
+/// `why` is told to whoever asks.
+///
+/// # Errors
+/// As [`replace_ost`].
+pub async fn removed_since(kv: &Rc<dyn MetaKv>, ost: OstIndex, why: &str) -> Result<(), KvError> {
+    let snapshot = kv.snapshot().await?;
+    let Some(mut map) = map(&*snapshot).await? else { return Ok(()) };
+    drop(snapshot);
+    map.refused.retain(|r| r.ost != ost);
+    let at = map.refused.partition_point(|r| r.ost < ost);
+    map.refused.insert(at, RefusedOst { ost, why: why.into(), boot: 0, mark: 0 });
+    map.epoch += 1;
+    let mut batch = KvBatch::default();
+    batch.changes.insert(keys::plain(keys::CLUSTER_MAP), Some(wire::encode(&map)));
+    kv.commit(Arc::new(batch)).await
 }
 
 async fn name_store(

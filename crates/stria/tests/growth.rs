@@ -529,3 +529,49 @@ fn a_drain_that_is_cancelled_ends_and_leaves_the_rest_where_it_is() {
     assert!((0..12).any(|i| ost_of(&up.at(&format!("f{i}"))) == "1"), "all have moved");
     up.stop();
 }
+
+/// A read, by a program that is given up when it is not answered: 0, or what it failed with.
+fn read_fails(at: &Path) -> String {
+    let out = Command::new("timeout").args(["60", "cat", text(at)]).output().unwrap();
+    assert_ne!(out.status.code(), Some(124), "{} is waited for", at.display());
+    String::from_utf8([out.stdout, out.stderr].concat()).unwrap()
+}
+
+#[test]
+fn an_ost_that_was_removed_after_the_backup_was_made_is_not_waited_for_and_leaves_again() {
+    if !can_mount() {
+        return;
+    }
+    for mode in [&[][..], &["--processes"]] {
+        let mut up = Up::new();
+        up.start(&[&["--osts", "3", "--set", SIZE], mode].concat());
+        let (dir, backup) = (up.cluster(), text(&up.dir.path().join("backup")).to_string());
+        file_on(&up.at("there"), 1, b"one");
+        file_on(&up.at("elsewhere"), 2, b"two");
+        good(&["mdt", "backup", "--dir", &dir, &backup]);
+        good(&["ost", "drain", "1", "--remove", "--dir", &dir]);
+        assert_eq!(fs::read(up.at("there")).unwrap(), b"one");
+        up.stop();
+        fs::remove_dir_all(up.store("mdt0")).unwrap();
+        good(&["mdt", "restore", "--dir", &dir, &backup]);
+        up.start(mode);
+        assert_eq!(fs::read(up.at("elsewhere")).unwrap(), b"two");
+        assert!(read_fails(&up.at("there")).contains("Input/output error"));
+        for i in 0..8 {
+            fill(&up.at(&format!("new{i}")), b"new");
+        }
+        let shown = good(&["status", text(&up.at(""))]);
+        let repair = format!("'stria fsck --repair --dir {dir}' on the stopped cluster");
+        let line = shown.lines().find(|l| l.starts_with("  wrong: ") && l.contains("OST0001"));
+        assert!(line.is_some_and(|l| l.contains(&repair) && l.contains("'stria ost remove 1'")), "{shown}");
+        up.stop();
+        let (code, said) = fsck(&dir, &["--repair"]);
+        assert_eq!(code, 1, "{said}");
+        up.start(mode);
+        good(&["ost", "remove", "1", "--dir", &dir]);
+        let shown = good(&["status", text(&up.at(""))]);
+        assert!(!shown.contains("OST0001") && !shown.contains("wrong: "), "{shown}");
+        up.stop();
+        is_whole(&up);
+    }
+}

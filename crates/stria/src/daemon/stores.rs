@@ -234,6 +234,7 @@ impl ClusterDir {
         let header = restored.map_err(|e| Failure::from(format!("{}: {e}", file.display())))?;
         if kind == mds::backup::Kind::Backup {
             self.name_replaced(rt, &kv).await?;
+            self.name_removed(&kv).await?;
         }
         drop(kv);
         place.finish()?;
@@ -251,6 +252,25 @@ impl ClusterDir {
             };
             mds::replace::replaced_since(kv, ost, now, lost).await.map_err(failed)?;
             note!("OST{:04x} has another store since the copy was made: objects of before are lost", ost.0);
+        }
+        Ok(())
+    }
+
+    /// OSTs that left after a copy was made are listed by the store that was made of the copy: nobody waits for them.
+    async fn name_removed(&self, kv: &Rc<dyn MetaKv>) -> Outcome {
+        let failed = |e: KvError| self.mdt_failed(&e);
+        for (ost, _) in mds::replace::stores(kv).await.map_err(failed)?.osts {
+            if !self.is_struck_out(ost.0) {
+                continue;
+            }
+            let remedy = format!(
+                "'stria fsck --repair --dir {}' on the stopped cluster gives these files up and moves what is newer on other OSTs to lost+found; then 'stria ost remove {}' takes it out again",
+                word(self.path()),
+                ost.0
+            );
+            let what = "it was removed after the backup that was put back was made: what files had there then is EIO";
+            mds::replace::removed_since(kv, ost, &format!("{what}. {remedy}")).await.map_err(failed)?;
+            note!("OST{:04x} was removed since the copy was made: {remedy}", ost.0);
         }
         Ok(())
     }
