@@ -12,6 +12,7 @@ use wire::connect::{ConfigReply, OstEntry, OstPool, RefusedOst, RegisterRequest,
 use wire::credential::CredentialRow;
 
 use crate::openings::{KnownOpening, Stable};
+use crate::shown_map::ShownMap;
 
 wire::message! {
     /// An OST that has left the cluster.
@@ -174,6 +175,7 @@ pub struct ConfigService {
     cluster: u64,
     mdt_nid: String,
     pub(crate) map: RefCell<ClusterMap>,
+    shown: RefCell<ShownMap>,
     /// Targets that nobody serves for now: shown as deactivated, and not stored.
     away: RefCell<BTreeSet<OstIndex>>,
     /// Closed targets of which it is being looked whether they may leave.
@@ -190,6 +192,7 @@ impl ConfigService {
             fsname: fsname.into(),
             cluster,
             mdt_nid: mdt_nid.into(),
+            shown: RefCell::new(ShownMap::new(map.clone())),
             map: RefCell::new(map),
             away: RefCell::default(),
             leaving: RefCell::default(),
@@ -201,10 +204,20 @@ impl ConfigService {
     pub fn map(&self) -> ClusterMap {
         self.map.borrow().clone()
     }
-    /// What clients are told.
+    /// The map as it is now is on stable storage with the application `at`.
+    pub(crate) fn saved(&self, at: u64) {
+        self.shown.borrow_mut().saved(at, self.map());
+    }
+    /// Something is told otherwise from now on that is not stored.
+    pub(crate) fn told_otherwise(&self) {
+        self.map.borrow_mut().epoch += 1;
+        self.shown.borrow_mut().changed();
+    }
+    /// What clients are told when every application up to `durable` is on stable storage. Which OSTs are away, or refused, is as it is now.
     #[must_use]
-    pub fn reply(&self) -> ConfigReply {
-        let map = self.map.borrow();
+    pub fn reply(&self, durable: u64) -> ConfigReply {
+        let mut shown = self.shown.borrow_mut();
+        let map = shown.as_of(durable);
         ConfigReply {
             epoch: map.epoch,
             fsname: self.fsname.as_str().into(),
@@ -216,7 +229,7 @@ impl ConfigService {
             pools: map.pools.clone(),
             closed: map.closed.clone(),
             removed: map.removed.iter().map(|r| r.ost).collect(),
-            refused: map.refused.clone(),
+            refused: self.map.borrow().refused.clone(),
         }
     }
     /// A target announces itself, whose store had `had`; whether that changed the map.
@@ -293,7 +306,9 @@ impl ConfigService {
     /// An OST is not served until further notice, or is again; whether that is news. The next start knows nothing of it.
     pub fn set_away(&self, ost: OstIndex, away: bool) -> bool {
         let news = if away { self.away.borrow_mut().insert(ost) } else { self.away.borrow_mut().remove(&ost) };
-        self.map.borrow_mut().epoch += u64::from(news);
+        if news {
+            self.told_otherwise();
+        }
         news
     }
     /// Permanent settings, later ones win.
@@ -330,8 +345,9 @@ mod tests {
         assert!(!c.register(&ask(0, 10, "a:1"), Stable::default()).unwrap());
         assert!(c.register(&ask(0, 10, "b:1"), Stable::default()).unwrap());
         assert_eq!(c.entry(OstIndex(0)).unwrap().nid, "b:1".into());
-        assert_eq!(c.reply().epoch, 3);
-        assert_eq!(c.reply().osts.iter().map(|e| e.ost.0).collect::<Vec<_>>(), [0, 1]);
+        c.saved(1);
+        assert_eq!(c.reply(1).epoch, 3);
+        assert_eq!(c.reply(1).osts.iter().map(|e| e.ost.0).collect::<Vec<_>>(), [0, 1]);
     }
 
     #[test]
@@ -357,7 +373,8 @@ mod tests {
         let shown: Vec<_> = c.settings().iter().map(|s| (s.pattern.to_vec(), s.value.to_vec())).collect();
         assert_eq!(shown, [(b"c.d".to_vec(), b"2".to_vec()), (b"a.b".to_vec(), b"3".to_vec())]);
         assert_eq!((c.keep_setting(b"c.d", None), c.keep_setting(b"c.d", None)), (Ok(true), Ok(false)));
-        assert_eq!((c.reply().epoch, c.reply().settings.len()), (4, 1));
+        c.saved(1);
+        assert_eq!((c.reply(1).epoch, c.reply(1).settings.len()), (4, 1));
         for i in 1..SETTINGS_MAX {
             c.keep_setting(format!("p.{i}").as_bytes(), Some(b"1")).unwrap();
         }
@@ -369,8 +386,9 @@ mod tests {
     fn an_ost_that_is_away_is_shown_as_deactivated_and_not_stored_as_such() {
         let c = ConfigService::new("fs", 7, "mdt", ClusterMap::default());
         c.register(&ask(0, 10, "a:1"), Stable::default()).unwrap();
+        c.saved(1);
         assert!(c.set_away(OstIndex(0), true) && !c.set_away(OstIndex(0), true));
-        assert!(!c.is_active(OstIndex(0)) && !c.reply().osts[0].active && c.map().osts[0].active);
+        assert!(!c.is_active(OstIndex(0)) && !c.reply(1).osts[0].active && c.map().osts[0].active);
         c.set_active(OstIndex(0), false);
         assert!(c.set_away(OstIndex(0), false) && !c.is_active(OstIndex(0)), "an administrator's word stays");
         c.set_active(OstIndex(0), true);

@@ -57,6 +57,7 @@ mod service;
 mod settings;
 mod shares;
 mod sharing;
+mod shown_map;
 mod start;
 pub mod stats;
 pub mod store;

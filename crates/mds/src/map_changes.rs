@@ -6,7 +6,7 @@
 use std::rc::Rc;
 
 use types::{FsError, OstIndex};
-use wire::connect::{MapChange, MapChangeReply, MapChangeRequest, OstFilesRequest};
+use wire::connect::{ConfigReply, MapChange, MapChangeReply, MapChangeRequest, OstFilesRequest};
 
 use crate::keys;
 use crate::kv::Key;
@@ -60,13 +60,24 @@ impl Mds {
         self.map.note_change(q.id);
         self.pools.borrow_mut().set_members(crate::ost_pools::members(&self.map.map().pools));
         rows.extend(q.osts.iter().filter(|_| q.what == MapChange::RemoveOst).flat_map(|ost| self.untend_ost(*ost)));
-        rows.push((keys::plain(keys::CLUSTER_MAP), Some(wire::encode(&self.map.map()))));
-        self.store.apply(rows, 0, 0);
+        self.put_map(rows);
         self.store.sync().await?;
         tracing::info!(what = ?q.what, pool = %String::from_utf8_lossy(&q.pool), osts = ?q.osts, "the cluster map was changed");
         self.pool_filled.notify();
         self.tell_clients();
         Ok(self.changed(q))
+    }
+
+    /// The cluster map as it is now goes to the store, together with these rows; it is told when it is on stable storage.
+    pub(crate) fn put_map(&self, rows: impl IntoIterator<Item = Row>) {
+        let map = (keys::plain(keys::CLUSTER_MAP), Some(wire::encode(&self.map.map())));
+        self.store.apply(rows.into_iter().chain([map]), 0, 0);
+        self.map.saved(self.store.applied());
+    }
+
+    /// What is told of the cluster map now.
+    pub(crate) fn told_map(&self) -> ConfigReply {
+        self.map.reply(self.store.durable())
     }
 
     /// The answer to a change that is asked for again. The first one may have met a store that was full: then nobody was told.

@@ -317,8 +317,8 @@ impl Mds {
     /// Why the store of an OST is refused as an older copy, if one is.
     #[must_use]
     pub fn refused_store(&self) -> Option<String> {
-        let told = self.map.reply();
-        told.refused.first().map(|r| String::from_utf8_lossy(&r.why).into_owned())
+        let map = self.map.map.borrow();
+        map.refused.first().map(|r| String::from_utf8_lossy(&r.why).into_owned())
     }
     /// The store, for tools and tests.
     #[must_use]

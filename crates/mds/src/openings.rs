@@ -123,7 +123,8 @@ impl ConfigService {
         map.refused.retain(|r| r.ost != refused.ost);
         let at = map.refused.partition_point(|r| r.ost < refused.ost);
         map.refused.insert(at, refused);
-        map.epoch += 1;
+        drop(map);
+        self.told_otherwise();
         true
     }
     /// The right store of an OST is served; whether another one was refused.
@@ -132,7 +133,10 @@ impl ConfigService {
         let before = map.refused.len();
         map.refused.retain(|r| r.ost != ost);
         let news = map.refused.len() < before;
-        map.epoch += u64::from(news);
+        drop(map);
+        if news {
+            self.told_otherwise();
+        }
         news
     }
     /// The copy that was refused last is let in when it comes again.

@@ -192,7 +192,7 @@ impl Mds {
                 let q: OstFilesRequest = wire::decode(body).map_err(FsError::from)?;
                 self.ost_files(&q).await.map(|r| Outcome::plain(&r))
             }
-            _ => Ok(Outcome::plain(&self.map.reply())),
+            _ => Ok(Outcome::plain(&self.told_map())),
         }
     }
 
@@ -366,13 +366,17 @@ impl Mds {
         } else if let Some(link) = self.osts.link(ost) {
             link.kick.notify();
         }
-        Ok(self.map.reply())
+        Ok(self.told_map())
     }
 
     /// What a target is told that may not register. One whose store is an older copy is out of use until the right one is there, unless that
     /// is served.
     async fn refuse_register(self: &Rc<Self>, ost: OstIndex, e: &RegisterError) -> Result<ConfigReply, FsError> {
-        let RegisterError::Older { seen, mark, .. } = *e else { return Err(e.into()) };
+        let RegisterError::Older { seen, mark, .. } = *e else {
+            // It goes by that for good: what it says is not to be gone after a crash.
+            self.map_is_kept().await?;
+            return Err(e.into());
+        };
         let refused = RefusedOst { ost, why: e.to_string().as_str().into(), boot: seen, mark };
         if !self.is_served_well(ost) {
             let news = self.map.refuse(refused.clone());
@@ -383,7 +387,7 @@ impl Mds {
                 self.save_map().await?;
             }
         }
-        let mut reply = self.map.reply();
+        let mut reply = self.told_map();
         reply.refused.retain(|r| r.ost != ost);
         reply.refused.push(refused);
         Ok(reply)
@@ -424,8 +428,7 @@ impl Mds {
     }
 
     pub(crate) async fn save_map(&self) -> Result<(), FsError> {
-        let map = wire::encode(&self.map.map());
-        self.store.apply([(keys::plain(keys::CLUSTER_MAP), Some(map))], 0, 0);
+        self.put_map([]);
         self.store.sync().await
     }
 

@@ -43,7 +43,7 @@ impl Mds {
     /// Sends a client the cluster map with its settings, in the background.
     pub(crate) fn tell_settings(self: &Rc<Self>, client: ClientId) {
         let Some(export) = self.export(client).filter(|e| e.is_connected()) else { return };
-        let map = self.map.reply();
+        let map = self.told_map();
         self.rt.spawn(async move {
             // Who is away is told when it comes back; who only visits has nothing to set.
             if let Err(e) = export.callback(Op::Config, &map, TELL_WITHIN).await {
@@ -72,7 +72,7 @@ impl Mds {
 
     /// Tells an OST that opened a session what the permanent settings say.
     pub(crate) async fn tell_ost_settings(&self, port: &dyn OstPort) -> Result<(), FsError> {
-        for Setting { pattern, value } in self.map.settings() {
+        for Setting { pattern, value } in self.told_map().settings {
             let shown = pattern.clone();
             let q = ParamsRequest { pattern, value: Some(value), ..ParamsRequest::default() };
             let body = port.call(Op::Params, wire::encode(&q)).await?;

@@ -455,3 +455,59 @@ fn what_an_ost_says_before_its_registration_comes_does_not_make_that_an_older_co
     assert!(is_let_in_late(None));
     assert!(!is_let_in_late(Some("unadmitted-believed")), "the planted bug is found");
 }
+
+type Answer = Rc<std::cell::RefCell<Option<Result<Vec<u8>, FsError>>>>;
+
+/// Begins a request of somebody else; its answer when there is one.
+fn begun(fs: &Fs, op: Op, body: Vec<u8>) -> Answer {
+    let (answer, mds) = (Answer::default(), fs.mds.clone());
+    let (out, caller) = (Rc::clone(&answer), Caller { client: fs.client, replay: None, basis: 0, slot: None });
+    fs.world.rt().spawn(async move {
+        let answered = mds.serve(caller, op, &body).await.map(|outcome| outcome.body);
+        *out.borrow_mut() = Some(answered);
+    });
+    fs.world.settle();
+    answer
+}
+
+/// What is told of OSTs, of those that were removed, of pools and of settings.
+fn told(fs: &Fs) -> (Vec<u16>, Vec<u16>, usize, usize) {
+    let map: ConfigReply = fs.call(Op::Config, &()).unwrap();
+    let removed = map.removed.iter().map(|o| o.0).collect();
+    (map.osts.iter().map(|e| e.ost.0).collect(), removed, map.pools.len(), map.settings.len())
+}
+
+#[test]
+fn nobody_is_told_of_a_change_of_the_map_before_it_is_on_stable_storage() {
+    let remove = MapChangeRequest { id: 3, what: MapChange::RemoveOst, osts: vec![OstIndex(1)], ..Default::default() };
+    let pool = MapChangeRequest { id: 4, what: MapChange::PoolNew, pool: "p".into(), ..Default::default() };
+    let register = |ost| RegisterRequest { entry: entry(ost), cluster: 77, ..RegisterRequest::default() };
+    let lasting = Lasting::Set;
+    let (pattern, value) = ("osc.*.max_dirty_mb".into(), Some("7".into()));
+    let setting = ParamsRequest { pattern, value, lasting, ..ParamsRequest::default() };
+    let changes = [
+        (Op::MapChange, wire::encode(&remove)),
+        (Op::MapChange, wire::encode(&pool)),
+        (Op::Register, wire::encode(&register(2))),
+        (Op::Params, wire::encode(&setting)),
+    ];
+    let fs = Fs::new();
+    fs.sync();
+    let before = told(&fs);
+    assert_eq!(before, (vec![0, 1], vec![], 0, 0));
+    fs.kv.hold_commits(true);
+    let answers: Vec<_> = changes.into_iter().map(|(op, body)| begun(&fs, op, body)).collect();
+    // The server of the OST that is being removed would end, and stay so.
+    let turned_away = begun(&fs, Op::Register, wire::encode(&register(1)));
+    assert!(answers.iter().chain([&turned_away]).all(|answer| answer.borrow().is_none()), "{answers:?}");
+    assert!(fs.mds.map.is_removed(OstIndex(1)) && fs.mds.map.has_ost(OstIndex(2)), "the test shows nothing");
+    assert_eq!(told(&fs), before);
+    fs.mds.map.set_away(OstIndex(0), true);
+    let map: ConfigReply = fs.call(Op::Config, &()).unwrap();
+    assert!(!map.osts[0].active, "who is away is told at once");
+    fs.kv.hold_commits(false);
+    fs.world.settle();
+    assert!(answers.iter().all(|answer| matches!(*answer.borrow(), Some(Ok(_)))), "{answers:?}");
+    assert_eq!(*turned_away.borrow(), Some(Err(FsError::NotFound)));
+    assert_eq!(told(&fs), (vec![0, 2], vec![1], 1, 1));
+}
