@@ -29,6 +29,8 @@ const START_BYTES: u64 = 256 << 10;
 pub enum OpenError {
     /// It holds no store.
     Missing(PathBuf),
+    /// Its database has no byte: it was cut, or put back by halves.
+    Empty(PathBuf),
     /// Another process has it open.
     InUse(PathBuf),
     /// The operating system refused, or there is no space left to commit anything.
@@ -47,6 +49,11 @@ impl fmt::Display for OpenError {
             OpenError::Missing(p) => {
                 write!(f, "{} holds no metadata store: format it with 'stria mkfs' first", p.display())
             }
+            OpenError::Empty(p) => write!(
+                f,
+                "{} is empty (0 bytes), nothing of the metadata store is left in it: put the right file in its place, or move this one's directory away and have 'stria mdt restore' put a backup there",
+                p.display()
+            ),
             OpenError::InUse(p) => write!(f, "{} is in use by another process: stop it first", p.display()),
             OpenError::Damaged(p, why) => write!(f, "{} is damaged: {why}; run 'stria fsck'", p.display()),
             OpenError::Io(p, e) => write!(f, "{}: {e}", p.display()),
@@ -96,6 +103,7 @@ pub async fn open_checked(
     if !rt.has_file(&path) {
         return Err(OpenError::Missing(dir.into()));
     }
+    refuse_empty(&rt, &path)?;
     let sums = PageSums::default();
     if check_bytes_max > 0 {
         let _lock = lock(&rt, dir)?;
@@ -140,7 +148,14 @@ pub fn open(rt: Rt, dir: &Path, cache_bytes: usize) -> Result<Rc<RedbKv>, OpenEr
     if !rt.has_file(&dir.join(STORE_FILE)) {
         return Err(OpenError::Missing(dir.into()));
     }
+    refuse_empty(&rt, &dir.join(STORE_FILE))?;
     open_file(rt, dir, cache_bytes, false, PageSums::default())
+}
+
+/// An empty file would become an empty database.
+fn refuse_empty(rt: &Rt, path: &Path) -> Result<(), OpenError> {
+    let len = rt.open_blocking(path, false).and_then(|file| file.len()).map_err(|e| OpenError::Io(path.into(), e))?;
+    if len == 0 { Err(OpenError::Empty(path.into())) } else { Ok(()) }
 }
 
 /// Whether nothing was ever stored in the database of `dir`: whoever made a store there was interrupted before its only commit.

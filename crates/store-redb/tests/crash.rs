@@ -262,4 +262,15 @@ fn a_directory_is_formatted_once_opened_by_one_and_refused_with_reasons() {
     let other = dir.path().join("other");
     let name = now(store_redb::mkfs(rt(), &other, &bad)).unwrap_err().to_string();
     assert!(name.contains("'much too long' is not a file system name"), "{name}");
+    // Cut to nothing, which must not become an empty database.
+    let file = path.join(store_redb::STORE_FILE);
+    std::fs::write(&file, b"").unwrap();
+    for empty in [
+        store_redb::open(rt(), &path, 1 << 20).map(|_| ()),
+        now(store_redb::open_checked(rt(), &path, 1 << 20, 1 << 30)).map(|_| ()),
+    ] {
+        let said = empty.unwrap_err().to_string();
+        assert!(said.contains("is empty (0 bytes)") && said.contains("'stria mdt restore'"), "{said}");
+    }
+    assert_eq!(std::fs::metadata(&file).unwrap().len(), 0);
 }
