@@ -265,6 +265,28 @@ fn what_cannot_be_emptied_or_removed_is_refused_with_numbers() {
 }
 
 #[test]
+fn an_ost_leaves_when_another_command_has_done_what_it_does() {
+    if !can_mount() {
+        return;
+    }
+    let mut up = Up::new();
+    up.start(&["--osts", "2"]);
+    let other = fs::File::open(up.store("changes.lock")).unwrap();
+    other.lock().unwrap();
+    let mut drain = Command::new(env!("CARGO_BIN_EXE_stria"));
+    drain.args(["ost", "drain", "1", "--remove", text(&up.at(""))]).stdout(Stdio::piped());
+    let mut drain = drain.spawn().unwrap();
+    let said = std::io::BufReader::new(drain.stdout.take().unwrap());
+    let mut lines = std::io::BufRead::lines(said).map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("adds or removes OSTs of it now: waiting for it")), "it did not wait");
+    other.unlock().unwrap();
+    assert!(lines.any(|line| line.starts_with("OST 1 (stria-OST0001) has left")));
+    assert!(drain.wait().unwrap().success());
+    assert!(!good(&["status", text(&up.at(""))]).contains("OST0001"));
+    up.stop();
+}
+
+#[test]
 fn a_file_that_another_file_system_hides_is_named_and_the_drain_ends() {
     if !can_mount() {
         return;

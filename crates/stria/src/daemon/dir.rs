@@ -161,6 +161,20 @@ impl ClusterDir {
         Ok((ClusterDir::open(path)?, lock))
     }
 
+    /// [`ClusterDir::open_locked`] that waits while another command changes it, and says so.
+    ///
+    /// # Errors
+    /// As that, but for the other command.
+    pub fn open_locked_in_turn(path: &Path) -> Result<(ClusterDir, fs::File), Failure> {
+        drop(ClusterDir::open(path)?);
+        let (file, at) = open_lock(path)?;
+        if let Err(fs::TryLockError::WouldBlock) = file.try_lock() {
+            note!("{}: waiting for it", who_changes(path));
+        }
+        file.lock().map_err(|e| Failure::io("locking", &at, &e))?;
+        Ok((ClusterDir::open(path)?, file))
+    }
+
     /// Makes the directories of keys and processes, and the keys, from `secret`; what is there stays.
     ///
     /// # Errors
@@ -443,22 +457,29 @@ const LOCK: &str = "changes.lock";
 /// # Errors
 /// Somebody does so now; it is open to others.
 fn lock_changes(path: &Path) -> Result<fs::File, Failure> {
-    private::check_dir(path, Closed::ToChanges, path)?;
-    let at = path.join(LOCK);
-    let failed = |e: io::Error| Failure::io("locking", &at, &e);
-    let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
-    let file = options.open(&at).map_err(failed)?;
+    let (file, at) = open_lock(path)?;
     match file.try_lock() {
         Ok(()) => Ok(file),
         Err(fs::TryLockError::WouldBlock) => {
-            let why =
-                format!("another command makes {} or adds or removes OSTs of it now: wait for it", path.display());
-            Err(Failure::with_errno(why, libc::EBUSY))
+            Err(Failure::with_errno(format!("{}: wait for it", who_changes(path)), libc::EBUSY))
         }
-        Err(fs::TryLockError::Error(e)) => Err(failed(e)),
+        Err(fs::TryLockError::Error(e)) => Err(Failure::io("locking", &at, &e)),
     }
+}
+
+/// The file that is locked, and its path.
+fn open_lock(path: &Path) -> Result<(fs::File, PathBuf), Failure> {
+    private::check_dir(path, Closed::ToChanges, path)?;
+    let at = path.join(LOCK);
+    let flags = libc::O_NOFOLLOW | libc::O_CLOEXEC;
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600).custom_flags(flags);
+    let file = options.open(&at).map_err(|e| Failure::io("locking", &at, &e))?;
+    Ok((file, at))
+}
+
+fn who_changes(path: &Path) -> String {
+    format!("another command makes {} or adds or removes OSTs of it now", path.display())
 }
 
 /// Makes the directory of a new cluster, or takes one in which there is nothing but what the making of one begins with.

@@ -52,8 +52,7 @@ pub fn drain(a: &OstDrain) -> Outcome {
         empty(&cluster, ost, a.rate.unwrap_or(0) << 20, (files, bytes))?;
     }
     if a.remove {
-        // As it is now.
-        return super::take_out(&Cluster::at(cluster.connection)?, a.of.dir.as_deref(), ost);
+        return super::take_out(&cluster, a.of.dir.as_deref(), ost);
     }
     say!(
         "OST {ost} has no files any more: 'stria ost remove {ost}' takes it out of the cluster, 'stria ost drain {ost} --cancel' uses it again"

@@ -183,7 +183,9 @@ fn remove(a: &OstRemove) -> Outcome {
 /// Takes an OST out of the cluster, and ends its server where that can be reached. A try that was interrupted is gone on with.
 fn take_out(cluster: &Cluster, dir: Option<&Path>, ost: u16) -> Outcome {
     let dir = dir.map(Path::to_path_buf).or_else(|| cluster.dir());
-    let (mut dir, lock) = dir.as_deref().map(ClusterDir::open_locked).transpose()?.unzip();
+    // Whoever has emptied an OST for hours is not turned away because another one leaves now.
+    let (mut dir, lock) = dir.as_deref().map(ClusterDir::open_locked_in_turn).transpose()?.unzip();
+    let cluster = &Cluster::at(cluster.connection)?;
     if !cluster.list("removed").contains(&ost) {
         if let Some(dir) = &mut dir {
             dir.note_leaving(Some(ost))?;
