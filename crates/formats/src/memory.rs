@@ -1,7 +1,7 @@
 //! How much memory a call takes at its worst moment.
 //!
 //! A test binary declares [`Counting`] as its global allocator; [`peak_of`] then tells what the calling thread had
-//! allocated at most during a call.
+//! allocated at most during a call, and [`kept_of`] what it still has behind it.
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -54,6 +54,13 @@ pub fn peak_of<T>(call: impl FnOnce() -> T) -> (T, usize) {
     let value = call();
     let peak = PEAK.get() - before;
     (value, usize::try_from(peak).unwrap_or(0))
+}
+
+/// What `call` gives, and the bytes that this thread holds after it beyond what it held before.
+pub fn kept_of<T>(call: impl FnOnce() -> T) -> (T, isize) {
+    let before = NOW.get();
+    let value = call();
+    (value, NOW.get() - before)
 }
 
 /// Whether [`Counting`] is this binary's allocator: without it every peak is 0 and proves nothing.

@@ -101,8 +101,10 @@ pub(crate) struct Core {
     pub clock: Arc<AtomicU64>,
     pub rng: RefCell<Rng>,
     pub hash: Cell<StateHash>,
-    /// Polls, moments, messages and starts so far.
+    /// Messages and starts so far.
     pub work: Cell<Work>,
+    polls: Cell<u64>,
+    moments: Cell<u64>,
     pub pool: FramePool,
     pub net: Net,
     pub hosts: RefCell<Vec<Rc<HostState>>>,
@@ -231,7 +233,7 @@ impl Core {
     /// Polls a task that can run; whether there was one.
     fn run_one(&self) -> bool {
         let Some(id) = self.next_ready() else { return false };
-        self.count(|w| w.polls += 1);
+        self.polls.set(self.polls.get() + 1);
         self.polls_at_once.set(self.polls_at_once.get() + 1);
         assert!(self.polls_at_once.get() < POLLS_AT_ONCE_MAX, "tasks run on and on at {:?}", self.now());
         self.poll_task(id);
@@ -259,7 +261,7 @@ impl Core {
                 }
                 timer.due
             };
-            self.count(|w| w.timers += 1);
+            self.moments.set(self.moments.get() + 1);
             match due {
                 Due::Event(event) => event(),
                 Due::Wake(sleeper) => {
@@ -273,8 +275,10 @@ impl Core {
     }
 
     fn clear(&self) {
-        for host in self.hosts.borrow().clone() {
+        let hosts = self.hosts.borrow().clone();
+        for host in &hosts {
             host.end(self);
+            host.forget_words();
         }
         let mut tasks: Vec<(u64, Task)> = self.tasks.borrow_mut().drain().collect();
         tasks.sort_unstable_by_key(|(id, _)| *id);
@@ -282,10 +286,14 @@ impl Core {
         let timers = std::mem::take(&mut *self.timers.borrow_mut());
         drop(timers);
         self.net.clear();
+        self.ready.lock().clear();
+        drop(hosts);
+        crate::image::give_back();
+        crate::memory::give_back();
     }
 }
 
-/// A simulated world. Dropping it ends everything in it.
+/// A simulated world. Dropping it ends everything in it; whose tasks hold it has to call [`Sim::end`].
 pub struct Sim(pub(crate) Rc<Core>);
 
 struct Flag(AtomicBool);
@@ -306,6 +314,8 @@ impl Sim {
             rng: RefCell::new(Rng::named(seed, "world")),
             hash: Cell::default(),
             work: Cell::default(),
+            polls: Cell::new(0),
+            moments: Cell::new(0),
             pool,
             net: Net::default(),
             hosts: RefCell::default(),
@@ -330,12 +340,13 @@ impl Sim {
     /// Tasks polled so far.
     #[must_use]
     pub fn events(&self) -> u64 {
-        self.0.work.get().polls
+        self.0.polls.get()
     }
     /// What was done so far.
     #[must_use]
     pub fn work(&self) -> Work {
-        let mut work = Work { virtual_ns: self.now().0, ..self.0.work.get() };
+        let (polls, timers) = (self.0.polls.get(), self.0.moments.get());
+        let mut work = Work { virtual_ns: self.now().0, polls, timers, ..self.0.work.get() };
         for host in self.0.hosts.borrow().iter() {
             work += host.disk.lock().work;
         }
@@ -372,6 +383,10 @@ impl Sim {
     /// Runs a task outside of all processes.
     pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         self.0.spawn(None, Box::pin(task));
+    }
+    /// Ends everything in it: processes, tasks, what waits for a moment, connections. What its tasks hold goes with them, be it the world.
+    pub fn end(&self) {
+        self.0.clear();
     }
     fn drive<T>(&self, future: impl Future<Output = T>, limit: Instant) -> Option<T> {
         let mut future = pin!(future);
@@ -421,5 +436,28 @@ impl Sim {
 impl Drop for Sim {
     fn drop(&mut self) {
         self.0.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_world_that_is_ended_is_dropped_with_the_tasks_and_words_that_hold_it() {
+        let sim = Rc::new(Sim::new(SimConfig::new(1), FramePool::new(1 << 20)));
+        let (world, host) = (Rc::downgrade(&sim), sim.host("host"));
+        let _rt = host.boot();
+        let (task, words, event) = (sim.clone(), sim.clone(), sim.clone());
+        sim.spawn(async move {
+            std::future::pending::<()>().await;
+            drop(task);
+        });
+        let _silent = host.falls_silent(move |_| words.now() > Instant::ZERO, 1);
+        sim.0.at(Instant(u64::MAX), move || drop(event));
+        sim.settle();
+        sim.end();
+        drop((sim, host));
+        assert!(world.upgrade().is_none());
     }
 }

@@ -109,6 +109,10 @@ impl HostState {
         core.net.wake_stalled(core);
         process
     }
+    /// Nobody waits for its last words any more, or looks at what it says.
+    pub fn forget_words(&self) {
+        drop(self.words.take());
+    }
     /// Whether a task of its process has to wait, because the process is stopped.
     pub fn holds_back(&self, task: u64) -> bool {
         if self.stopped.get() {

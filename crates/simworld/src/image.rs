@@ -32,6 +32,12 @@ fn page_of(bytes: &[u8; PAGE as usize]) -> Page {
     page
 }
 
+/// Pages for use again are given back: a world is over.
+pub(crate) fn give_back() {
+    // Without a stash the thread is ending.
+    let _ = SPARE.try_with(|spare| drop(std::mem::take(&mut *spare.borrow_mut())));
+}
+
 /// A page that an image has no more.
 fn retire(page: Option<Page>) {
     if let Some(mut page) = page

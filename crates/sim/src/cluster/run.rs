@@ -1,4 +1,5 @@
 //! One run: a cluster is made, programs work on it while things go wrong, then all is calm, and everything is checked.
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 
 use frames::FramePool;
@@ -194,9 +195,27 @@ pub fn run(config: &RunConfig) -> RunReport {
     let sim = Sim::new(config.world.clone(), frames());
     let cluster = Cluster::new(sim, config.cluster.clone());
     let context = Context::new(cluster, config.world.seed, config.work.manners());
+    to_its_end(context, |context| report(context, config))
+}
+
+/// Carries a run out and ends its world, however it goes: programs and faults under way are tasks of the world and hold what holds it, so
+/// that it would stay in memory for good.
+pub(super) fn to_its_end<T>(context: Rc<Context>, carry_out: impl FnOnce(&Rc<Context>) -> T) -> T {
+    let outcome = catch_unwind(AssertUnwindSafe(|| carry_out(&context)));
+    let ended = catch_unwind(AssertUnwindSafe(move || {
+        context.cluster.end();
+        context.cluster.sim.end();
+    }));
+    // A world in the middle of which something panicked may not end well either: what was first is told.
+    let outcome = outcome.unwrap_or_else(|panic| resume_unwind(panic));
+    ended.unwrap_or_else(|panic| resume_unwind(panic));
+    outcome
+}
+
+fn report(context: &Rc<Context>, config: &RunConfig) -> RunReport {
     let limit = Duration::from_nanos((config.work.seconds * 1e9) as u64) + AFTERWARDS;
     let sim = &context.cluster.sim;
-    if sim.run_for(whole(&context, config), limit).is_none() {
+    if sim.run_for(whole(context, config), limit).is_none() {
         context.complain("the run does not come to its end");
     }
     let (net, refused, short) = (sim.net_counts(), context.cluster.refused.get(), context.cluster.short_of_memory());
