@@ -1,6 +1,7 @@
 //! One cluster, end to end; what seeds find.
 mod arena;
 mod ends;
+mod over;
 mod repaired;
 mod stalled;
 mod standby;
