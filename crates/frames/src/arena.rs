@@ -28,6 +28,8 @@ struct Arena {
     free_count: AtomicUsize,
     /// Times that somebody found none free.
     refusals: AtomicU64,
+    /// Free frames that somebody waits for: the most since caches looked last.
+    wanted: AtomicUsize,
     hint_run: AtomicUsize,
     hint_single: AtomicUsize,
     /// Words of `free` all of whose frames became free lately, or [`NO_WORD`].
@@ -84,6 +86,7 @@ impl FramePool {
             free: free.into_boxed_slice(),
             free_count: AtomicUsize::new(frames as usize),
             refusals: AtomicU64::new(0),
+            wanted: AtomicUsize::new(0),
             hint_run: AtomicUsize::new(0),
             hint_single: AtomicUsize::new(0),
             whole: [const { AtomicUsize::new(NO_WORD) }; WHOLE_KEPT],
@@ -137,14 +140,27 @@ impl FramePool {
         }
         let found = best.and_then(|(word, at, len)| self.take(word, at, len).or_else(|| self.alloc_any()));
         if found.is_none() {
-            self.count_refusal();
+            self.count_refusal(want as usize);
         }
         found
     }
 
-    /// Somebody left what there is to others.
-    pub fn count_refusal(&self) {
+    /// Somebody found none, or left what there is to others, and comes again when so many are free.
+    pub fn count_refusal(&self, wanted: usize) {
         self.0.refusals.fetch_add(1, Relaxed);
+        self.note_wanted(wanted);
+    }
+    /// Caches cannot help whoever wants more than there are.
+    fn note_wanted(&self, frames: usize) {
+        if frames <= self.capacity() {
+            self.0.wanted.fetch_max(frames, Relaxed);
+        }
+    }
+    /// How many free frames somebody waits for, at most, since this was asked last: caches give some back until so many are free. Who still
+    /// waits says so again.
+    #[must_use]
+    pub fn take_wanted(&self) -> usize {
+        self.0.wanted.swap(0, Relaxed)
     }
     /// Times so far that an allocation found no free frame, or left it to others.
     #[must_use]
@@ -163,6 +179,7 @@ impl FramePool {
         self.0.hint_run.store(0, Relaxed);
         self.0.hint_single.store(0, Relaxed);
         self.0.refusals.store(0, Relaxed);
+        self.0.wanted.store(0, Relaxed);
         true
     }
 
@@ -216,7 +233,10 @@ impl FramePool {
         let mut runs = Vec::with_capacity(frames.div_ceil(RUN_FRAMES_MAX));
         let mut left = frames;
         while left > 0 {
-            let run = self.alloc_run(left)?;
+            let Some(run) = self.alloc_run(left) else {
+                self.note_wanted(frames);
+                return None;
+            };
             left -= run.frames();
             runs.push(run);
         }
@@ -446,8 +466,13 @@ mod tests {
         assert!(!pool.renew());
         drop(all);
         assert_eq!(pool.free(), pool.capacity());
+        assert_eq!((pool.take_wanted(), pool.take_wanted()), (1, 0), "who still waits says so again");
+        let held = pool.alloc_run(1).unwrap();
+        assert!(pool.alloc(pool.capacity()).is_none());
+        assert_eq!(pool.take_wanted(), pool.capacity(), "all of it, not only what was missing");
+        drop(held);
         assert!(pool.alloc(pool.capacity() + 1).is_none());
-        assert_eq!(pool.free(), pool.capacity());
+        assert!(pool.free() == pool.capacity() && pool.take_wanted() <= pool.capacity());
         drop(pool.alloc_run(1).unwrap());
         assert!(pool.renew());
         assert_eq!((pool.refusals(), pool.alloc_run(3).unwrap().first()), (0, 0));

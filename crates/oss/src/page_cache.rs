@@ -22,7 +22,7 @@ use crate::store::{BlockRange, BlockRun, Blocks};
 /// A page cache that the OSTs of one process share.
 pub type SharedCache = Rc<RefCell<PageCache>>;
 
-/// Share of the frame pool that the cache leaves free: one in this many.
+/// Share of the frame pool that the cache leaves free, unless somebody waits for more: one in this many.
 const LEAVE_FREE: usize = 16;
 /// Time between two looks at a frame pool that is nearly empty.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -504,9 +504,9 @@ impl PageCache {
         gone
     }
 
-    /// Lets pages go while `pool` is nearly empty.
+    /// Lets pages go while `pool` is nearly empty, or has fewer frames than somebody waits for.
     fn yield_frames(&mut self, pool: FramePool) {
-        let want = pool.capacity() / LEAVE_FREE;
+        let want = (pool.capacity() / LEAVE_FREE).max(pool.take_wanted());
         while pool.free() < want && self.shrink(256) > 0 {}
     }
 
@@ -621,6 +621,28 @@ mod tests {
         assert_eq!([0, 32 << 20].map(with_free), [LOOK_EVERY; 2]);
         assert_eq!(with_free(200 << 20), Duration::from_millis(104));
         assert_eq!(with_free(1 << 30), LOOK_MAX);
+    }
+
+    #[test]
+    fn a_cache_that_fills_its_pool_gives_back_what_others_wait_for() {
+        use simworld::{Sim, SimConfig};
+        let pool = FramePool::new(4 << 20);
+        let sim = Sim::new(SimConfig::new(1), pool);
+        let rt = sim.host("server").boot();
+        let cache = shared(&rt, "lru", pool.capacity() as u64 * FRAME_BYTES as u64, &CacheConfig::new(1)).unwrap();
+        let fill = || {
+            for block in 0..pool.capacity() as u64 {
+                let (bulk, crcs) = page(pool, 1);
+                cache.borrow_mut().replace(key(1), block, &bulk, &crcs, PageAccess::fine(0), true);
+            }
+            assert!(pool.free() < pool.capacity() / LEAVE_FREE + 256);
+        };
+        fill();
+        let half = pool.capacity() / 2;
+        let bulk = sim.run(async move { rt.timeout(Duration::from_secs(1), rt.bulk(half * FRAME_BYTES)).await });
+        assert!(bulk.is_some(), "{} frames are free, {half} are waited for", pool.free());
+        drop(bulk);
+        fill();
     }
 
     #[test]

@@ -84,7 +84,7 @@ async fn land_at_server(rt: Rt, (header, len): (Header, usize), target: Rc<Targe
             }
             return bulk;
         }
-        rt.frames().count_refusal();
+        rt.frames().count_refusal(need);
         export.waits_since.set(export.waits_since.get().or(Some(rt.now())));
         export.last_heard.set(rt.now());
         if waits.is_none() && !header.flags.has(Flags::REPLY) {
