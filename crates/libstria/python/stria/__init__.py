@@ -12,6 +12,7 @@ import io
 import operator
 import os
 import pathlib
+import stat
 import threading
 
 __all__ = ["File", "open"]
@@ -151,6 +152,9 @@ class File(io.RawIOBase):
         if not self._file:
             self._file = None
             raise _failed(self.name)
+        if stat.S_ISDIR(self._stat().st_mode):
+            self.close()
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), self.name)
         if kind == "a":
             self._at = self._size()
 
@@ -159,9 +163,12 @@ class File(io.RawIOBase):
             raise ValueError("I/O operation on closed file")
         return self._file
 
-    def _size(self):
+    def _stat(self):
         with _Use(self) as file:
-            return os.fstat(_lib.stria_fileno(file)).st_size
+            return os.fstat(_lib.stria_fileno(file))
+
+    def _size(self):
+        return self._stat().st_size
 
     def _must(self, holds, what):
         self._open()
@@ -343,10 +350,14 @@ def open(path, mode="r", buffering=-1, encoding=None, errors=None, newline=None)
         raise ValueError(f"mode {mode!r}: text or binary")
     if buffering == 0 and not binary:
         raise ValueError("text is buffered")
-    raw = File(path, mode.replace("b", "").replace("t", ""))
+    raw = File(path, mode.replace("t", "") + ("" if binary else "b"))
     if buffering == 0:
         return raw
     bytes_max = _BUFFER_BYTES if buffering in (-1, 1) else buffering
     kind = io.BufferedRandom if "+" in mode else io.BufferedReader if raw.readable() else io.BufferedWriter
     buffered = kind(raw, bytes_max)
-    return buffered if binary else io.TextIOWrapper(buffered, encoding, errors, newline, line_buffering=buffering == 1)
+    if binary:
+        return buffered
+    text = io.TextIOWrapper(buffered, encoding, errors, newline, line_buffering=buffering == 1)
+    text.mode = mode
+    return text

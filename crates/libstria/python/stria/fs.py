@@ -1,4 +1,6 @@
 """An fsspec file system, `stria:///mnt/stria/path`: names go through the kernel, bytes past it. Registered by the wheel."""
+import os
+
 from fsspec.implementations.local import LocalFileSystem
 
 import stria
@@ -28,4 +30,8 @@ class StriaFileSystem(LocalFileSystem):
             return super()._open(path, mode, block_size, **kwargs)
         if self.auto_mkdir and "w" in mode:
             self.makedirs(self._parent(path), exist_ok=True)
-        return stria.open(path, mode)
+        file = stria.open(path, mode)
+        if "w" not in mode:
+            # As the local file system's files have it: some readers look for the end by it.
+            file.size = os.fstat(file.fileno()).st_size
+        return file

@@ -185,6 +185,18 @@ def file_systems():
         assert f.raw.is_native == NATIVE
         f.write(b"0123456789")
     assert fs.cat(at("d.txt")) == b"0123456789" and fs.cat_file(at("d.txt"), 2, 5) == b"234"
+    with fs.open(at("d.txt")) as f:
+        assert f.size == 10 and f.mode == "rb"
+    with fs.open(at("d.txt"), "r+b") as f:
+        assert f.size == 10 and f.mode == "r+b"
+    with stria.open(at("d.txt")) as f:
+        assert f.mode == "r" and f.buffer.raw.mode == "rb"
+    for opens in (fs.open, stria.open, stria.File):
+        try:
+            opens(root)
+            raise AssertionError("a directory was opened")
+        except IsADirectoryError as e:
+            assert e.filename == root
     assert fs.info(at("d.txt"))["size"] == 10 and at("d.txt") in fs.ls(root, detail=False)
     assert fs.unstrip_protocol(at("d.txt")) == "stria://" + at("d.txt")
     fs.mv(at("d.txt"), at("e.txt"))
