@@ -16,6 +16,54 @@ fn a_role_serves_in_a_process_of_its_own() {
     roles::serve_if_told();
 }
 
+/// What writers of a set-id file, who are not its owner, leave of its mode in an overlay whose upper layer is in the directory $1.
+const OVERLAID: &str = r#"
+set -e
+cd "$1"
+mkdir lower upper work over
+mount -t overlay none -o lowerdir=lower,upperdir=upper,workdir=work over || exit 77
+by() { setpriv --reuid=1001 --regid=1001 --clear-groups "$@"; }
+begin() { printf 'some bytes' > over/f; chown 1000:1000 over/f; chmod 6777 over/f; by true; }
+begin; by dd if=/dev/zero of=over/f bs=4 count=1 conv=notrunc status=none; stat -c 'written %a' over/f upper/f
+begin; by truncate -s 3 over/f; stat -c 'cut %a' over/f upper/f
+begin; by sh -c ': > over/f'; stat -c 'emptied %a' over/f upper/f
+begin; by fallocate -l 100 over/f; stat -c 'reserved %a' over/f upper/f
+begin; chown 1000 over/f; stat -c 'given %a' over/f upper/f
+begin; chmod 2767 over/f; chown -h root:root over/f; stat -c 'group %a' over/f upper/f
+begin; chmod 777 over/f; by dd if=/dev/zero of=over/f bs=4 count=1 conv=notrunc status=none; stat -c 'plain %a' over/f upper/f
+"#;
+
+#[test]
+fn set_id_bits_go_with_a_write_through_an_overlay_as_they_do_on_a_local_file_system() {
+    if !can_mount() {
+        return;
+    }
+    let (_up, at, world) = up(transports()[0], 1);
+    let local = PathBuf::from(world.path("local"));
+    std::fs::create_dir(&local).expect("a directory");
+    let overlaid = |dir: &Path| {
+        let words = ["-m", "sh", "-c", OVERLAID, "sh", dir.to_str().expect("a plain path")];
+        let output = std::process::Command::new("timeout").args(["120", "unshare"]).args(words).output();
+        let output = output.expect("unshare(1) runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned(), output.stderr)
+    };
+    // As a local file system has it, where overlays may be made of it: of a directory in an overlay they may not.
+    let tmpfs = std::process::Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&local).status();
+    assert!(tmpfs.expect("mount(8) runs").success());
+    let expected = overlaid(&local);
+    let unmounted = std::process::Command::new("umount").arg(&local).status();
+    assert!(unmounted.expect("umount(8) runs").success());
+    if expected.0 == Some(77) {
+        return println!("not run: overlays cannot be mounted here");
+    }
+    let dir = at[0].join("overlaid");
+    std::fs::create_dir(&dir).expect("a directory");
+    let found = overlaid(&dir);
+    assert_eq!(found.1, expected.1, "{}", String::from_utf8_lossy(&found.2));
+    assert_eq!((found.0, expected.0), (Some(0), Some(0)));
+    assert!(found.1.contains("written 777"), "{}", found.1);
+}
+
 /// A cluster of four targets in one process, with `n` mounts.
 fn up(transport: &str, n: usize) -> (RoleProcess, Vec<PathBuf>, World) {
     let mut world = World::new();

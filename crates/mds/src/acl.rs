@@ -199,7 +199,7 @@ mod tests {
         Acl { entries }.encode()
     }
     fn cred(uid: u32, gid: u32, groups: &[u32]) -> Cred {
-        Cred { uid, gid, groups: groups.to_vec(), caps: 0, job: 0 }
+        Cred { uid, gid, groups: groups.into(), caps: 0, job: 0 }
     }
     fn named() -> Acl {
         Acl::parse(&acl(&[(1, 7, 0), (2, 6, 10), (4, 5, 0), (8, 2, 20), (16, 6, 0), (32, 1, 0)])).unwrap()

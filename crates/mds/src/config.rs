@@ -26,7 +26,7 @@ types::keys! {
         locks_max: u64 = "mds.locks_max", number(1024, 1 << 26, "locks"), "524288", Process, Restart;
         /// Time that a client has to give a lock back before it is evicted.
         lock_callback_timeout_ms: u64 = "mds.lock_callback_timeout_ms", number(1_000, 600_000, "ms"), "30000", Process, Restart;
-        /// Files that one client has open at most, about 200 bytes of the MDS each; beyond it open(2) fails with ENFILE.
+        /// Files that one client has open at most, about 200 bytes of the MDS each; beyond it open(2) fails with ENFILE. One user, other than root, has three quarters of them.
         opens_max: u64 = "mds.opens_max", number(64, 1 << 26, "opens"), "262144", Process, Restart;
         /// Memory in which the metadata target keeps what happened to the requests of late ('stria trace'), about 140 bytes a request. 0: none.
         trace_bytes: u64 = "mds.trace_bytes", bytes(0, GIB), "4M", Process, Live("mdt.*.trace_bytes");

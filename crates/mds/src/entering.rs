@@ -67,7 +67,7 @@ fn cred_in(limits: &Limits, cred: &mut Cred) {
     let (uid, gid) = limits.squash_ids();
     if limits.squashes_all() || limits.squashes_root() && cred.uid == 0 {
         (cred.uid, cred.gid) = (uid, gid);
-        cred.groups.clear();
+        cred.groups = Arc::default();
     } else {
         let is_root = |g: u32| limits.squashes_root() && g == 0;
         let group = |g: u32| limits.gid_in(g).filter(|_| !is_root(g));
@@ -450,13 +450,13 @@ mod tests {
         .unwrap()
     }
     fn who(uid: u32, gid: u32, groups: &[u32]) -> Cred {
-        Cred { uid, gid, groups: groups.to_vec(), caps: 3, job: 1 }
+        Cred { uid, gid, groups: groups.into(), caps: 3, job: 1 }
     }
     fn entered(limits: &Limits, cred: Cred) -> (u32, u32, Vec<u32>, u32) {
         let mut q = InodeRequest { cred, fid: Fid::ROOT };
         q.enter(limits).unwrap();
         assert_eq!(q.fid, DIR, "the root is the credential's");
-        (q.cred.uid, q.cred.gid, q.cred.groups, q.cred.caps)
+        (q.cred.uid, q.cred.gid, q.cred.groups.to_vec(), q.cred.caps)
     }
 
     #[test]

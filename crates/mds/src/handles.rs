@@ -14,6 +14,8 @@ pub struct Open {
     pub fid: Fid,
     /// Opened for writing.
     pub writes: bool,
+    /// By which user of it, as the server knows users.
+    pub uid: u32,
     /// Opened with O_PATH: for neither reading nor writing, without a right to either.
     pub path: bool,
 }
@@ -39,6 +41,16 @@ struct Uses {
     timed: Option<(ClientId, WallTime)>,
 }
 
+/// Counts one less, and forgets who has none.
+fn one_less<K: Eq + std::hash::Hash>(counts: &mut HashMap<K, usize, FxBuildHasher>, of: K) {
+    if let Some(count) = counts.get_mut(&of) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&of);
+        }
+    }
+}
+
 /// All open handles of a target.
 #[derive(Debug)]
 pub struct Handles {
@@ -49,6 +61,8 @@ pub struct Handles {
     by_client: BTreeSet<(ClientId, HandleId)>,
     /// How many each client has; who has none is not in it.
     counts: HashMap<ClientId, usize, FxBuildHasher>,
+    /// How many each user of a client has; who has none is not in it.
+    of_users: HashMap<(ClientId, u32), usize, FxBuildHasher>,
     /// Opens that were refused because their client had too many.
     refused: u64,
     /// Inodes without a name that stay although nobody has them open, for a client may still open them by id: their
@@ -68,6 +82,7 @@ impl Handles {
             uses: HashMap::default(),
             by_client: BTreeSet::new(),
             counts: HashMap::default(),
+            of_users: HashMap::default(),
             refused: 0,
             kept: BTreeSet::new(),
             untold: BTreeSet::new(),
@@ -121,6 +136,7 @@ impl Handles {
         self.table.insert((open.client, handle), open);
         self.by_client.insert((open.client, handle));
         *self.counts.entry(open.client).or_default() += 1;
+        *self.of_users.entry((open.client, open.uid)).or_default() += 1;
         let uses = self.uses.entry(open.fid).or_default();
         uses.openers.push(open.client);
         if open.writes {
@@ -138,12 +154,8 @@ impl Handles {
         self.table.remove(&(client, handle));
         self.by_client.remove(&(client, handle));
         self.untold.remove(&(client, handle));
-        if let Some(count) = self.counts.get_mut(&client) {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&client);
-            }
-        }
+        one_less(&mut self.counts, client);
+        one_less(&mut self.of_users, (client, open.uid));
         if let Some(uses) = self.uses.get_mut(&open.fid) {
             let lists = [Some(&mut uses.openers), open.writes.then_some(&mut uses.writers)];
             for list in lists.into_iter().flatten() {
@@ -167,17 +179,18 @@ impl Handles {
     pub fn opens_of(&self, client: ClientId) -> usize {
         self.counts.get(&client).copied().unwrap_or(0)
     }
-    /// Whether a client that has `max` opens at most may have one more; a refusal is counted, and told when their number
-    /// has doubled.
-    pub fn admit(&mut self, client: ClientId, max: usize) -> bool {
+    /// Whether a client that has `max` opens at most may have one more, for a user; users but root have three quarters of them each, so that
+    /// one leaves something to others. A refusal is counted, and told when their number has doubled.
+    pub fn admit(&mut self, client: ClientId, uid: u32, max: usize) -> bool {
         let opens = self.opens_of(client);
-        if opens < max {
+        let of_user = self.of_users.get(&(client, uid)).copied().unwrap_or(0);
+        if opens < max && (uid == 0 || of_user < max - max / 4) {
             return true;
         }
         self.refused += 1;
         if self.refused.is_power_of_two() {
             let refused = self.refused;
-            tracing::warn!(%client, opens, refused, "an open is refused (ENFILE): mds.opens_max is {max}");
+            tracing::warn!(%client, opens, uid, of_user, refused, "an open is refused (ENFILE): mds.opens_max is {max}");
         }
         false
     }
@@ -291,17 +304,17 @@ mod tests {
     fn opens_and_writers_are_counted_per_inode_and_a_foreign_handle_is_unknown() {
         let (a, b, f) = (ClientId(1), ClientId(2), Fid::new(5, 5));
         let mut t = Handles::new(3);
-        let h = t.open(Open { client: a, fid: f, writes: true, path: false });
-        let g = t.open(Open { client: b, fid: f, writes: false, path: false });
+        let h = t.open(Open { client: a, fid: f, writes: true, uid: 7, path: false });
+        let g = t.open(Open { client: b, fid: f, writes: false, uid: 7, path: false });
         assert!(h.0 > 3 << 40 && t.opens(f) == 2 && t.writers(f) == 1);
         assert!(t.others_write(f, b) && !t.others_write(f, a));
         assert_eq!(t.close(b, h), None);
         assert!(t.close(a, h).is_some() && t.close(a, h).is_none());
         assert_eq!((t.opens(f), t.writers(f)), (1, 0));
         assert_eq!(t.of_client(b), vec![g]);
-        t.reopen(HandleId(9 << 40), Open { client: a, fid: f, writes: true, path: false });
-        t.reopen(HandleId(9 << 40), Open { client: a, fid: f, writes: true, path: false });
+        t.reopen(HandleId(9 << 40), Open { client: a, fid: f, writes: true, uid: 7, path: false });
+        t.reopen(HandleId(9 << 40), Open { client: a, fid: f, writes: true, uid: 7, path: false });
         assert_eq!(t.opens(f), 2);
-        assert!(t.open(Open { client: a, fid: f, writes: false, path: false }).0 > 9 << 40);
+        assert!(t.open(Open { client: a, fid: f, writes: false, uid: 7, path: false }).0 > 9 << 40);
     }
 }

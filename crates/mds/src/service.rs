@@ -197,14 +197,14 @@ impl Mds {
     }
 
     fn open_reply(&self, client: ClientId, out: OpenOut) -> Result<OpenReply, FsError> {
-        let OpenOut { mut entry, created, writes, path, handle, told, suspect, known_layout } = out;
+        let OpenOut { mut entry, created, writes, uid, path, handle, told, suspect, known_layout } = out;
         let fid = entry.inode.as_ref().map(|i| i.fid).unwrap_or_default();
         let known = entry.inode.as_ref().is_some_and(|i| i.layout_gen == known_layout);
         if known && known_layout != u32::MAX && !created {
             entry.layout = Bytes::default();
         }
         // The handle first: a writer's own open must not keep its own lease away, but others' do.
-        let handle = self.make_handle(Open { client, fid, writes, path }, handle, suspect);
+        let handle = self.make_handle(Open { client, fid, writes, uid, path }, handle, suspect);
         if let Some(told) = told {
             self.handles.borrow_mut().made_again(client, handle, told);
         }
@@ -280,7 +280,13 @@ impl Mds {
                     return;
                 };
                 let fid = self.fid_of(header.client, reply.entry.attr.fid);
-                let open = Open { client: header.client, fid, writes: writes(q.flags), path: is_path(q.flags) };
+                let open = Open {
+                    client: header.client,
+                    fid,
+                    writes: writes(q.flags),
+                    uid: q.cred.uid,
+                    path: is_path(q.flags),
+                };
                 let mut handles = self.handles.borrow_mut();
                 handles.reopen(reply.handle, open);
                 if header.flags.has(wire::Flags::REPLAY) {

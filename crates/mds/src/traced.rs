@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn requests_tell_whose_they_are_and_about_which_inode() {
-        let cred = Cred { uid: 7, job: 9, groups: vec![1, 2], ..Cred::default() };
+        let cred = Cred { uid: 7, job: 9, groups: [1, 2].into(), ..Cred::default() };
         let fid = Fid::new(0x2_0000_0401, 5);
         let body = wire::encode(&LookupRequest { cred: cred.clone(), parent: fid, ..LookupRequest::default() });
         assert_eq!(subject(Op::MdtLookup, &body), Ok((cred, fid)));

@@ -5,6 +5,7 @@
 //! at. So a worker reads it, never the shard, and a request waits for that a limited time only.
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rt::Rt;
@@ -16,6 +17,8 @@ const PROCESS_TTL: Duration = Duration::from_secs(1);
 const LOOKED_WITHIN: types::Duration = types::Duration::from_secs(5);
 /// Processes remembered.
 const PROCESSES_MAX: usize = 4096;
+/// Groups of all processes remembered, 8 MiB; a process has 65,536 at most.
+const GROUPS_MAX: usize = 1 << 21;
 
 /// Capabilities (numbers of linux/capability.h) by which a process does what is not its user's to do: chown, override of permissions,
 /// read and search, fowner, sys_admin, mknod, setfcap. Which of them allows what has been judged by the kernel when a request comes.
@@ -35,7 +38,7 @@ pub struct Squash {
 /// What a process has besides its ids.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
-    groups: Vec<u32>,
+    groups: Arc<[u32]>,
     /// Bits of [`Cred`].
     caps: u32,
 }
@@ -68,11 +71,11 @@ impl Callers {
     pub(crate) async fn cred(&self, rt: &Rt, uid: u32, gid: u32, pid: u32) -> Cred {
         let squashed = self.squash.all.or(self.squash.root.filter(|_| uid == 0));
         if let Some((uid, gid)) = squashed {
-            return Cred { uid, gid, groups: Vec::new(), caps: 0, job: 0 };
+            return Cred { uid, gid, groups: Arc::default(), caps: 0, job: 0 };
         }
         if uid == 0 {
             let caps = Cred::ABOVE_PERMISSIONS | Cred::KEEPS_SET_IDS;
-            return Cred { uid, gid, groups: Vec::new(), caps, job: 0 };
+            return Cred { uid, gid, groups: Arc::default(), caps, job: 0 };
         }
         let Rights { groups, caps } = self.rights(rt, uid, pid).await;
         Cred { uid, gid, groups, caps, job: 0 }
@@ -86,12 +89,16 @@ impl Callers {
             return known.rights.clone();
         }
         let rights_of = self.rights_of.get();
-        let Some(rights) = rt.timeout(self.within.get(), rt.offload(move || rights_of(pid))).await else {
+        let Some(mut rights) = rt.timeout(self.within.get(), rt.offload(move || rights_of(pid))).await else {
             tracing::warn!(pid, uid, "/proc/{pid}/status cannot be read: no supplementary groups, no capabilities");
             return Rights::default();
         };
         let mut known = self.known.borrow_mut();
-        if known.len() >= PROCESSES_MAX {
+        // What is open keeps the list of its opener: of processes that have the same one there is one.
+        let same = known.values().map(|k| &k.rights.groups).find(|groups| **groups == rights.groups);
+        rights.groups = same.cloned().unwrap_or(rights.groups);
+        let groups: usize = known.values().map(|k| k.rights.groups.len()).sum();
+        if known.len() >= PROCESSES_MAX || groups + rights.groups.len() > GROUPS_MAX {
             known.clear();
         }
         known.insert(pid, Known { at: Instant::now(), uid, rights: rights.clone() });
@@ -133,7 +140,7 @@ mod tests {
     #[test]
     fn groups_and_capabilities_are_read_from_a_status() {
         let read = |caps: &str| read_rights(&format!("Name:\tx\nGroups:\t4 27 \nCapPrm:\tffffffff\nCapEff:\t{caps}\n"));
-        let with = |caps| Rights { groups: vec![4, 27], caps };
+        let with = |caps| Rights { groups: [4, 27].into(), caps };
         assert_eq!(read("0000000000000000"), with(0));
         assert_eq!(read("0000000000000004"), with(1), "read and search");
         assert_eq!(read("0000000000000010"), with(2), "set-id bits are kept");
@@ -144,7 +151,7 @@ mod tests {
     static SHARD: OnceLock<ThreadId> = OnceLock::new();
 
     fn in_groups(groups: Vec<u32>) -> Rights {
-        Rights { groups, caps: 0 }
+        Rights { groups: groups.into(), caps: 0 }
     }
     /// 1: it is looked at away from the shard.
     fn looked_away(_pid: u32) -> Rights {
@@ -161,7 +168,7 @@ mod tests {
             callers.set(|_| in_groups(vec![2]));
             [looked, callers.cred(&rt, 1000, 100, 7).await, callers.cred(&rt, 1001, 100, 7).await]
         });
-        assert_eq!(creds.unwrap().map(|c| c.groups), [vec![1], vec![1], vec![2]]);
+        assert_eq!(creds.unwrap().map(|c| c.groups.to_vec()), [vec![1], vec![1], vec![2]]);
     }
 
     static MAY_END: std::sync::Mutex<()> = std::sync::Mutex::new(());
@@ -181,7 +188,36 @@ mod tests {
             callers.within.set(LOOKED_WITHIN);
             [without, callers.cred(&rt, 1000, 100, 7).await]
         });
-        assert_eq!(creds.unwrap().map(|c| c.groups), [vec![], vec![2]]);
+        assert_eq!(creds.unwrap().map(|c| c.groups.to_vec()), [vec![], vec![2]]);
+    }
+
+    #[test]
+    fn processes_with_the_same_groups_share_their_list_also_after_they_were_looked_at_again() {
+        let callers = Callers::new(Squash::default());
+        callers.set(|pid| in_groups(vec![7; if pid < 3 { 65_536 } else { 2 }]));
+        let [first, second, again, other] = rt::real::run(frames::FramePool::new(1 << 20), |rt| async move {
+            let (first, second) = (callers.cred(&rt, 1000, 100, 1).await, callers.cred(&rt, 1000, 100, 2).await);
+            callers.known.borrow_mut().values_mut().for_each(|k| k.uid = 0);
+            [first, second, callers.cred(&rt, 1000, 100, 1).await, callers.cred(&rt, 1000, 100, 3).await]
+        })
+        .unwrap();
+        assert!(Arc::ptr_eq(&first.groups, &second.groups) && Arc::ptr_eq(&first.groups, &again.groups));
+        assert_eq!(*other.groups, [7, 7]);
+    }
+
+    #[test]
+    fn groups_are_remembered_of_so_many_processes_that_they_fit() {
+        let callers = Callers::new(Squash::default());
+        callers.set(|pid| in_groups(vec![pid; 65_536]));
+        let most = rt::real::run(frames::FramePool::new(1 << 20), |rt| async move {
+            let mut most = 0;
+            for pid in 1..100 {
+                callers.cred(&rt, 1000, 100, pid).await;
+                most = most.max(callers.known.borrow().values().map(|k| k.rights.groups.len()).sum());
+            }
+            most
+        });
+        assert!((65_536..=GROUPS_MAX).contains(&most.unwrap()));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Names, attributes, directories, xattrs.
 use std::rc::Rc;
 
-use client::{Begins, Client, Entry, Missed, NewNode, OpenFile};
+use client::{Begins, Client, Entry, Inode, Missed, NewNode, OpenFile};
 use fuse::abi::{self, fattr};
 use fuse::{Op, Replied, Request};
 use types::{Fid, FsError, WallTime};
@@ -49,6 +49,32 @@ fn setattr(arg: &abi::SetattrIn) -> SetattrRequest {
         mtime: time(arg.mtime, arg.mtimensec),
         ..SetattrRequest::default()
     }
+}
+
+/// Whether a kernel asks that set-id bits go, as it does for overlayfs before a write and for a change of owner that changes neither: it
+/// leaves out what it takes for the daemon's business, and then nothing is left.
+fn wants_set_ids_gone(arg: &abi::SetattrIn) -> bool {
+    arg.valid & !(fattr::FH | fattr::LOCKOWNER) == 0
+}
+
+/// Changes attributes as a kernel asks.
+async fn change(
+    client: &Rc<Client>,
+    cred: &Cred,
+    inode: &Rc<Inode>,
+    arg: &abi::SetattrIn,
+    file: Option<&Rc<OpenFile>>,
+) -> Result<(), FsError> {
+    let asked = setattr(arg);
+    if wants_set_ids_gone(arg) {
+        let kills = SetattrRequest { valid: SetBits::KILL_PRIV, ..SetattrRequest::default() };
+        match client.setattr(cred, inode, kills, file).await {
+            // A change of owner that changes neither is allowed to everybody.
+            Err(FsError::Access | FsError::NotPermitted) => {}
+            done => return done,
+        }
+    }
+    client.setattr(cred, inode, asked, file).await
 }
 
 /// A name in a directory; or of an inode alone, for file handles: itself, and the directory it is in.
@@ -145,8 +171,8 @@ impl StriaFs {
                     return req.err(libc::EOPNOTSUPP);
                 }
                 let missed = if sized { Missed::bytes(fid) } else { Missed::attributes(fid) };
-                let change = |c: Rc<Client>| async move {
-                    c.setattr(&cred, &inode, setattr(&arg), file.as_ref()).await?;
+                let work = |c: Rc<Client>| async move {
+                    change(&c, &cred, &inode, &arg, file.as_ref()).await?;
                     // A kernel cuts its pages at the size that answers a cut.
                     if sized {
                         c.getattr(&cred, fid, file.as_deref()).await
@@ -155,7 +181,7 @@ impl StriaFs {
                     }
                 };
                 let begins = if sized { Begins::NowOrNever } else { Begins::InTurn };
-                match self.carry_out_or(&mut caller, begins, missed, change, |_, _| (), || ()).await {
+                match self.carry_out_or(&mut caller, begins, missed, work, |_, _| (), || ()).await {
                     // See [`convert::unbelieved`].
                     Ok(e) => req.into_reply().attr(&convert::attr(&e.attr), convert::ttl(false)),
                     Err(e) => req.err(errno(e)),

@@ -1,4 +1,6 @@
 //! Field-by-field little-endian encoding with bounds on everything that is read.
+use std::sync::Arc;
+
 use crate::shape::Shapes;
 use types::{ClientId, Extent, Fid, HandleId, MdtIndex, ObjectId, OstIndex, Transno, WallTime, Xid};
 
@@ -291,6 +293,25 @@ impl<T: Example> Example for Vec<T> {
     }
     fn shape(shapes: &mut Shapes) -> String {
         format!("list of {}", T::shape(shapes))
+    }
+}
+impl<T: Encode> Encode for Arc<[T]> {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.len() as u32).put(out);
+        self.iter().for_each(|v| v.put(out));
+    }
+}
+impl<T: Decode> Decode for Arc<[T]> {
+    fn get(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Vec::get(r).map(Arc::from)
+    }
+}
+impl<T: Example> Example for Arc<[T]> {
+    fn example(n: &mut u64) -> Self {
+        Vec::example(n).into()
+    }
+    fn shape(shapes: &mut Shapes) -> String {
+        Vec::<T>::shape(shapes)
     }
 }
 impl<T: Encode> Encode for Option<T> {

@@ -1,4 +1,6 @@
 //! Metadata messages.
+use std::sync::Arc;
+
 use crate::lock::EnqueueReply;
 use crate::shape::bits;
 use crate::{Bytes, Class, Decode, Op, Reader, byte_enum, message};
@@ -133,7 +135,7 @@ message! {
         /// Group.
         gid: u32,
         /// Supplementary groups, at most 65,536 (the client sends those that matter).
-        groups: Vec<u32>,
+        groups: Arc<[u32]>,
         /// Bit 0: the caller has CAP_DAC_OVERRIDE and the like (root); bit 1: CAP_FSETID.
         caps: u32,
         /// Number of the job ([`types::job_id`]); 0: none.

@@ -23,6 +23,17 @@ impl Drop for Opening<'_> {
     }
 }
 
+/// Supplementary groups of an opener that a restarted metadata server is told: all opens are told at once, and a process may have 65,536. They
+/// matter only where the server does not believe that the open was permitted.
+const TOLD_GROUPS_MAX: usize = 256;
+
+fn told_cred(cred: &Cred) -> Cred {
+    match cred.groups.get(..TOLD_GROUPS_MAX) {
+        Some(groups) => Cred { groups: groups.into(), ..cred.clone() },
+        None => cred.clone(),
+    }
+}
+
 impl Meta {
     /// Opens an inode, as it is.
     ///
@@ -163,7 +174,7 @@ impl Meta {
             .iter()
             .map(|f| {
                 let request = OpenRequest {
-                    cred: f.cred.clone(),
+                    cred: told_cred(&f.cred),
                     parent: f.inode.fid,
                     flags: f.flags() & !(O_CREAT | O_EXCL | O_TRUNC),
                     fid: f.inode.fid,

@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn the_mode_says_who_may_read_and_execute_as_it_does_at_the_server() {
         let attr = |mode: u32| Attr { mode: 0o100_000 | mode, uid: 10, gid: 20, ..Attr::default() };
-        let who = |uid, gid, groups: &[u32]| Cred { uid, gid, groups: groups.to_vec(), caps: 0, job: 0 };
+        let who = |uid, gid, groups: &[u32]| Cred { uid, gid, groups: groups.into(), caps: 0, job: 0 };
         let (owner, member, other) = (who(10, 1, &[]), who(11, 1, &[7, 20]), who(11, 1, &[7]));
         for (mode, may) in [(0o640, [true, true, false]), (0o044, [false, true, true]), (0o404, [true, false, true])] {
             assert_eq!([&owner, &member, &other].map(|c| permits(&attr(mode), c, 4)), may, "{mode:o}");

@@ -65,6 +65,7 @@ pub(crate) struct OpenOut {
     pub entry: EntryOut,
     pub created: bool,
     pub writes: bool,
+    pub uid: u32,
     pub path: bool,
     /// Set in replays.
     pub handle: HandleId,
@@ -89,9 +90,9 @@ impl Tx<'_> {
         let (opens_max, mut handles) = (self.mds.config.opens_max, self.mds.handles.borrow_mut());
         // What was granted before a restart stays granted, also when fewer are since.
         let admitted = if self.replay {
-            handles.get(self.client, q.handle).is_some() || handles.admit(self.client, opens_max.max(TOLD_OPENS_MAX))
+            handles.get(self.client, q.handle).is_some() || handles.admit(self.client, 0, opens_max.max(TOLD_OPENS_MAX))
         } else {
-            handles.admit(self.client, opens_max)
+            handles.admit(self.client, q.cred.uid, opens_max)
         };
         drop(handles);
         if !admitted {
@@ -99,7 +100,7 @@ impl Tx<'_> {
         }
         let mut out = self.open_inode(q, flags)?;
         (out.entry.bits, out.entry.cookie) = (q.lock_bits, q.lock_cookie);
-        (out.writes, out.path) = (flags.writes(), flags.has(OpenFlags::PATH));
+        (out.writes, out.uid, out.path) = (flags.writes(), q.cred.uid, flags.has(OpenFlags::PATH));
         out.known_layout = q.known_layout;
         if self.replay {
             (out.handle, out.told) = (q.handle, Some(self.transno == 0));
@@ -135,6 +136,10 @@ impl Tx<'_> {
         let inode = if q.name.is_empty() { self.inode(fid)? } else { self.inode_of_store(fid)? };
         if creates && inode.is_dir() {
             return Err(FsError::IsDirectory.into());
+        }
+        if creates && !q.name.is_empty() && !inode.is_file() {
+            // The name came after the kernel had looked, which opens what is not regular by itself, and follows links: it looks again.
+            return Err(FsError::Stale.into());
         }
         self.open_existing(q, inode, flags)
     }

@@ -18,6 +18,8 @@ const NAME_BYTES_MAX: usize = 255;
 const VALUE_BYTES_MAX: usize = 65_536;
 /// Names of one inode together, as listxattr shows them.
 const LIST_BYTES_MAX: usize = 65_536;
+/// Bytes of the names that a list has besides those that are stored.
+const LISTED_BYTES: usize = LOV.len() + 1 + ADVICE[0].len() + 1;
 /// Names and values of one inode together: what has to be read to list them, and held meanwhile.
 const ALL_BYTES_MAX: usize = 4 << 20;
 const SCAN_KEYS: usize = 1024;
@@ -159,7 +161,7 @@ impl Tx<'_> {
         let others = self.xattr_sizes(inode)?;
         let others = others.iter().filter(|(n, _)| &n[..] != name);
         let (list, all) = others.fold((0, 0), |(list, all), (n, v)| (list + n.len() + 1, all + n.len() + v));
-        Ok(list + name.len() < LIST_BYTES_MAX && all + name.len() + bytes <= ALL_BYTES_MAX)
+        Ok(list + name.len() + LISTED_BYTES < LIST_BYTES_MAX && all + name.len() + bytes <= ALL_BYTES_MAX)
     }
 
     /// Sets or removes a value. Answers the layout that a file got by it, as stored.

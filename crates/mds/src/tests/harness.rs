@@ -167,7 +167,7 @@ pub struct Fs {
 }
 
 pub fn user(uid: u32) -> Cred {
-    Cred { uid, gid: uid, groups: Vec::new(), caps: 0, job: 0 }
+    Cred { uid, gid: uid, groups: [].into(), caps: 0, job: 0 }
 }
 
 pub fn options(hash_mask: u64) -> MkfsOptions {

@@ -135,7 +135,7 @@ fn opens_that_a_client_tells_take_no_place_of_anothers_and_are_bounded() {
     assert_eq!(r.fs.of(5).close(HandleId(77), r.secret, 0, 0), Ok(()));
     assert_eq!((opens(5), opens(6)), (0, 1));
     let all = MdsConfig::default().opens_max as u64;
-    let open = Open { client: ClientId(5), fid: r.secret, writes: false, path: false };
+    let open = Open { client: ClientId(5), fid: r.secret, writes: false, uid: 0, path: false };
     (1..=all).for_each(|handle| r.fs.mds.handles.borrow_mut().reopen(HandleId(handle), open));
     assert_eq!(told(5, all + 1), Err(FsError::TooManyOpen));
     assert_eq!((told(5, all), told(6, all + 1)), (Ok(()), Ok(())), "what is there is no more, and others have theirs");

@@ -1,7 +1,7 @@
 //! Namespace operations, to errno.
 use types::{Fid, FsError, HandleId, WallTime};
 use wire::Op;
-use wire::mdt::{AttrFlags, CLOSES_MAX, Close, OpenReply, OpenRequest, SetBits};
+use wire::mdt::{AttrFlags, CLOSES_MAX, Close, CreateRequest, EntryReply, NodeKind, OpenReply, OpenRequest, SetBits};
 
 use super::harness::{Fs, user};
 use crate::config::MdsConfig;
@@ -64,6 +64,55 @@ fn a_client_opens_no_more_files_than_the_limit_and_hinders_no_other() {
     let again = OpenRequest { fid: held[0].entry.attr.fid, ..again };
     let (reply, _) = mine.call_as::<_, OpenReply>(Some(0), Op::MdtOpen, &again).unwrap();
     assert_eq!((reply.handle, fs.mds.handles.borrow().opens_of(mine.client)), (before, 4));
+}
+
+#[test]
+fn a_user_leaves_opens_to_others_of_its_client_and_root_has_what_is_left() {
+    let fs = Fs::with_config(MdsConfig { opens_max: 8, ..MdsConfig::default() });
+    let f = fs.create(ROOT, "f").unwrap();
+    let held: Vec<_> = (0..6).map(|_| fs.by(user(1000)).open(f, "", 0, 0).unwrap().handle).collect();
+    assert_eq!(fs.by(user(1000)).open(f, "", 0, 0).map(drop), Err(FsError::TooManyOpen));
+    fs.by(user(1001)).open(f, "", 0, 0).unwrap();
+    fs.open(f, "", 2, 0).unwrap();
+    assert_eq!(fs.open(f, "", 2, 0).map(drop), Err(FsError::TooManyOpen));
+    fs.close(held[0], f, 0, 0).unwrap();
+    fs.by(user(1000)).open(f, "", 0, 0).unwrap();
+}
+
+#[test]
+fn names_of_xattrs_that_may_be_set_can_be_listed() {
+    let fs = Fs::new();
+    for fid in [fs.create(ROOT, "f").unwrap(), fs.mkdir(ROOT, "d").unwrap()] {
+        let long = |n: usize| format!("user.{n:0250}");
+        let set = (0..300).find_map(|n| fs.setxattr(fid, &long(n), Some(b""), 0).err());
+        let filled = (0..300).find_map(|n| fs.setxattr(fid, &format!("user.{n}"), Some(b""), 0).err());
+        assert_eq!((set, filled), (Some(FsError::NoSpace), Some(FsError::NoSpace)));
+        let listed: usize = fs.listxattr(fid).iter().map(|name| name.len() + 1).sum();
+        // XATTR_LIST_MAX of linux/limits.h.
+        assert!((65_000..=65_536).contains(&listed), "{listed}");
+    }
+}
+
+#[test]
+fn who_would_make_a_name_that_has_become_no_regular_file_meanwhile_looks_again() {
+    let fs = Fs::new();
+    let fifo = CreateRequest {
+        parent: ROOT,
+        name: "fifo".into(),
+        kind: NodeKind::Node,
+        mode: 0o010_644,
+        ..Default::default()
+    };
+    fs.call::<_, EntryReply>(Op::MdtCreate, &fifo).unwrap();
+    fs.symlink(ROOT, "link", "nowhere").unwrap();
+    fs.mkdir(ROOT, "dir").unwrap();
+    let made = |name: &str| fs.open(ROOT, name, 0o102, 0o644).map(drop);
+    assert_eq!(
+        [made("fifo"), made("link"), made("dir")],
+        [FsError::Stale, FsError::Stale, FsError::IsDirectory].map(Err)
+    );
+    assert_eq!(fs.open(ROOT, "fifo", 0o302, 0o644).map(drop), Err(FsError::Exists));
+    assert!(fs.mds.handles.borrow().is_empty());
 }
 
 #[test]

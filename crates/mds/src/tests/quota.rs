@@ -100,7 +100,7 @@ fn who_is_at_the_hard_limit_makes_nothing_more_and_root_is_not_limited() {
     by.create(d, "c").unwrap();
     // A group's limit holds for its owner's chgrp, too.
     fs.set_quota(QuotaKind::Group, 9, QuotaBits::INODE_HARD, inode_limits(0, 1));
-    let member = fs.by(Cred { groups: vec![9], ..user(5) });
+    let member = fs.by(Cred { groups: [9].into(), ..user(5) });
     member.setattr(b, SetBits::GID, |q| q.gid = 9).unwrap();
     let c = fs.lookup(d, "c").unwrap().fid;
     assert_eq!(member.setattr(c, SetBits::GID, |q| q.gid = 9), Err(FsError::Quota));

@@ -420,7 +420,7 @@ impl Actor {
         let (old, user): (Vec<Charged>, _) = (before.charged().collect(), self.files[i].user());
         let new: Vec<Charged> = after.charged().filter(|id| !old.contains(id)).collect();
         self.books.gives(&new, self.files[i].size + WRITE_MAX);
-        let cred = if by_user { Cred { groups: GROUPS.to_vec(), ..user } } else { Cred::default() };
+        let cred = if by_user { Cred { groups: GROUPS[..].into(), ..user } } else { Cred::default() };
         let own =
             SetattrRequest { valid, uid: after.uid, gid: after.gid, project: after.project, ..Default::default() };
         let work = async move |c: Rc<Client>, fid: Fid| c.setattr(&cred, &c.meta().inode(fid), own, None).await;

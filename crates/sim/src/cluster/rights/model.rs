@@ -31,7 +31,7 @@ impl User {
         self.gid == gid || self.groups.contains(&gid)
     }
     pub fn cred(&self) -> Cred {
-        Cred { uid: self.uid, gid: self.gid, groups: self.groups.clone(), ..Cred::default() }
+        Cred { uid: self.uid, gid: self.gid, groups: self.groups[..].into(), ..Cred::default() }
     }
 }
 
