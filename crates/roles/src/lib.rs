@@ -221,16 +221,25 @@ impl Announced {
                 );
             }
         }
-        // One that was taken out meanwhile is not of use to anybody.
-        let request = self.ost.upgrade().map(|ost| self.question(&ost));
-        let Some(request) = request else {
-            import.close().await;
+        let reply = self.ask(&import).await;
+        import.close().await;
+        let Some((mark, reply)) = reply? else { return Ok(None) };
+        Ok(reply.refused.into_iter().find(|r| mark != 0 && r.ost == identity.ost && r.mark == mark))
+    }
+
+    /// What the metadata server answers, and the mark that it was told. Nothing of one that was taken out meanwhile: it is not of use to anybody.
+    async fn ask(&self, import: &Import) -> Result<Option<(u64, ConfigReply)>, FsError> {
+        let Some(ost) = self.ost.upgrade() else { return Ok(None) };
+        // Once the metadata server knows a mark it is asked for at every opening to come.
+        let kept = ost.store().keep_mark();
+        drop(ost);
+        kept.await?;
+        let Some(request) = self.ost.upgrade().map(|ost| self.question(&ost)) else {
             return Ok(None);
         };
         let mark = request.openings.last().map_or(0, |o| o.mark);
-        let reply: Result<ConfigReply, FsError> = import.ask(Op::Register, &request).await;
-        import.close().await;
-        Ok(reply?.refused.into_iter().find(|r| mark != 0 && r.ost == identity.ost && r.mark == mark))
+        let reply = import.ask(Op::Register, &request).await?;
+        Ok(Some((mark, reply)))
     }
 
     fn question(&self, ost: &Ost) -> RegisterRequest {

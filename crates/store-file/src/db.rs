@@ -32,8 +32,6 @@ pub(crate) const ADVICE: TableDefinition<&[u8; 16], &[u8]> = TableDefinition::ne
 pub(crate) const PROMISES: TableDefinition<&[u8; 16], &[u8]> = TableDefinition::new("promises");
 /// Credentials that were revoked, and when they would have ended (nanoseconds since 1970; 0: never).
 pub(crate) const REVOKED: TableDefinition<u64, i64> = TableDefinition::new("revoked");
-/// Marks of the store's openings: of the first one that is known, and of the last [`OPENINGS_MAX`].
-pub(crate) const OPENINGS: TableDefinition<u64, u64> = TableDefinition::new("openings");
 /// What quiet clients hold.
 pub(crate) const QUIET: TableDefinition<u64, &[u8]> = TableDefinition::new("quiet");
 
@@ -45,8 +43,6 @@ pub(crate) const SHARES: TableDefinition<u64, u64> = TableDefinition::new("share
 pub(crate) const COUNTED: &str = "counted";
 /// Of `state`: objects up to this one that do not exist may be lost.
 const LOST: &str = "lost";
-/// Openings whose marks are kept.
-const OPENINGS_MAX: u64 = 4096;
 /// Of `state`: 1 if every object has an owner.
 const OWNED: &str = "owned";
 
@@ -63,28 +59,12 @@ pub(crate) fn charged_of_key(key: u64) -> Option<Charged> {
 /// Beyond this size the database keeps what it needs for a quick start after a crash.
 const QUICK_REPAIR_BYTES: u64 = 256 << 20;
 
-/// Keeps the mark of this opening, and tells all that are kept. The first one stays, so that it shows that those which follow it are not all.
-fn openings(txn: &redb::WriteTransaction, now: Opening) -> DbResult<Vec<Opening>> {
-    let mut table = txn.open_table(OPENINGS)?;
-    table.insert(now.boot, now.mark)?;
-    let first = table.first()?.map_or(0, |(boot, _)| boot.value());
-    table.retain_in(first + 1..=now.boot.saturating_sub(OPENINGS_MAX).max(first), |_, _| false)?;
-    let mut all = Vec::new();
-    for row in table.iter()? {
-        let (boot, mark) = row?;
-        all.push(Opening { boot: boot.value(), mark: mark.value(), ..Opening::default() });
-    }
-    // Of the others that is not kept.
-    all.pop();
-    all.push(now);
-    Ok(all)
-}
-
 /// What is known of the store as an older copy.
 fn about_copies(txn: &redb::WriteTransaction, op: &DbOp) -> DbResult<()> {
     let mut state = txn.open_table(STATE)?;
     match op {
         DbOp::Lost(last) => drop(state.insert(LOST, u64::from(*last))?),
+        DbOp::Mark(boot, mark) => crate::openings::keep(txn, *boot, *mark)?,
         DbOp::Opened(boot) => {
             let known = state.get("boot")?.map_or(0, |v| v.value());
             state.insert("boot", known.max(*boot))?;
@@ -298,7 +278,7 @@ impl<E: Into<redb::Error>> From<E> for DbError {
     }
 }
 
-type DbResult<T> = Result<T, DbError>;
+pub(crate) type DbResult<T> = Result<T, DbError>;
 
 /// Works on the database; the engine's panic at a damaged page is an error.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> DbResult<T>) -> DbResult<T> {
@@ -340,6 +320,8 @@ pub(crate) enum DbOp {
     Lost(u32),
     /// The store was opened so often at least.
     Opened(u64),
+    /// The mark of an opening is kept from now on.
+    Mark(u64, u64),
     SessionOpen(ClientId, u64, Origin),
     SessionClose(ClientId),
     Answer(ReplyRecord),
@@ -422,7 +404,7 @@ impl Db {
             (transno, boot)
         };
         let (objects, mut used) = (txn.open_table(OBJECTS)?.len()?, Vec::<Run>::new());
-        let openings = openings(&txn, Opening { boot, mark, committed: Transno(transno) })?;
+        let openings = crate::openings::known(&txn, Opening { boot, mark, committed: Transno(transno) })?;
         let lost = txn.open_table(STATE)?.get(LOST)?.map_or(0, |v| v.value());
         let lost_through = superblock.lost_through.max(u32::try_from(lost).unwrap_or(u32::MAX));
         let (mut sequences, mut sessions) = (Vec::new(), Vec::new());
@@ -565,7 +547,7 @@ impl Db {
                     DbOp::Sequence(seq, last) => {
                         sequences.insert(seq, last)?;
                     }
-                    DbOp::Lost(..) | DbOp::Opened(..) => about_copies(&txn, op)?,
+                    DbOp::Lost(..) | DbOp::Opened(..) | DbOp::Mark(..) => about_copies(&txn, op)?,
                     DbOp::SessionOpen(client, number, origin) => {
                         sessions.insert(client.0, number)?;
                         txn.open_table(ORIGINS)?.insert(client.0, (origin.host, origin.process))?;

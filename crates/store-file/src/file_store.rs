@@ -126,6 +126,8 @@ pub(crate) struct Inner {
     pub superblock: Superblock,
     pub boot: u64,
     pub openings: Vec<Opening>,
+    /// That of the present one is on stable storage.
+    pub mark_is_kept: Cell<bool>,
     /// Objects up to this one that do not exist may be lost.
     pub lost_through: Cell<u32>,
     pub data: Rc<dyn DiskFile>,
@@ -207,6 +209,7 @@ impl FileStore {
             superblock: start.superblock,
             boot: start.boot,
             openings: start.openings,
+            mark_is_kept: Cell::new(false),
             lost_through: Cell::new(start.lost_through),
             data,
             db,

@@ -8,7 +8,7 @@
 //! Source: the design follows ZFS's rule that live blocks are never overwritten. Differs: one level, one database.
 //!
 //! Code map: `file_store` (reads, writes, growth) · `state` `map` `space` (what is in memory, no I/O) · `commit` `db` `backend`
-//! (group commit into the database) · `fence` (whose the store is) · [`format`] (bytes) · `object_store` (the OST's trait) · `mkfs` `lock` `error` `config`.
+//! (group commit into the database) · `fence` (whose the store is) · `openings` (which of its copies it is) · [`format`] (bytes) · `object_store` (the OST's trait) · `mkfs` `lock` `error` `config`.
 //! Guarded by: `crates/store-file/tests`, `oss::store::conformance`, `crates/sim/tests/{cluster,sequences}.rs`.
 
 mod backend;
@@ -25,6 +25,7 @@ mod lock;
 mod map;
 mod mkfs;
 mod object_store;
+mod openings;
 mod repair;
 mod space;
 mod state;

@@ -37,6 +37,23 @@ impl ObjectStore for FileStore {
     fn openings(&self) -> &[Opening] {
         &self.0.openings
     }
+    fn keep_mark(&self) -> LocalFuture<StoreResult<()>> {
+        let (s, (tell, told)) = (self.0.clone(), rt::sync::oneshot());
+        // A task of the store's own, which ends with it: who waits may be none, and must not keep the store open.
+        self.0.rt.spawn(async move {
+            let kept = async {
+                if let Some(now) = s.openings.last().filter(|_| !s.mark_is_kept.get()) {
+                    s.state.borrow_mut().keep_mark(now);
+                    s.commit_now().await?;
+                    s.mark_is_kept.set(true);
+                }
+                Ok(())
+            };
+            let kept: StoreResult<()> = kept.await;
+            tell.send(kept);
+        });
+        Box::pin(async move { told.await.unwrap_or(Err(FsError::Io)) })
+    }
     fn disown(&self, boot: u64) -> LocalFuture<StoreResult<()>> {
         self.with(async move |s| {
             s.state.borrow_mut().disown(boot);

@@ -17,8 +17,8 @@ use wire::crc32c;
 use crate::backend::FileBackend;
 use crate::check::{BadPlace, Held};
 use crate::db::{
-    ADVICE, ANSWERS, COUNTED, DbError, EXTENTS, MACHINES, OBJECTS, OPENINGS, ORIGINS, PROMISES, REVOKED, SEQUENCES,
-    SESSIONS, STATE, SUPER,
+    ADVICE, ANSWERS, COUNTED, DbError, EXTENTS, MACHINES, OBJECTS, ORIGINS, PROMISES, REVOKED, SEQUENCES, SESSIONS,
+    STATE, SUPER,
 };
 use crate::error::OpenError;
 use crate::fence::epoch_of;
@@ -27,6 +27,7 @@ use crate::format::{
     object_from_bytes, object_key, object_of_key, object_to_bytes, promise_from_bytes,
 };
 use crate::map::CHUNK_BLOCKS;
+use crate::openings::OPENINGS;
 
 /// Name of the database in a store's directory.
 const DATABASE: &str = "meta.redb";

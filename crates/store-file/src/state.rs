@@ -8,6 +8,7 @@ use oss::store::{
 };
 use rustc_hash::FxBuildHasher;
 use types::{ClientId, FsError, ObjectId, Origin, Transno, WallTime};
+use wire::connect::Opening;
 
 use crate::db::DbOp;
 use crate::format::Extent;
@@ -405,6 +406,12 @@ impl State {
             self.ops.extend([DbOp::Sequence(seq, to), DbOp::Lost(self.lost_through)]);
             self.changed = true;
         }
+    }
+
+    /// The mark of an opening is kept from now on.
+    pub fn keep_mark(&mut self, opening: &Opening) {
+        self.ops.push(DbOp::Mark(opening.boot, opening.mark));
+        self.changed = true;
     }
 
     /// The store was opened so often at least, and knows no client.

@@ -99,6 +99,31 @@ fn writes_that_were_answered_and_not_committed_survive_a_crash_of_the_server() {
 }
 
 #[test]
+fn the_mark_of_an_opening_outlives_a_crash_from_when_the_metadata_server_may_be_told_of_it() {
+    let world = made(78);
+    let (rt, outer) = (world.rt(), world.clone());
+    world.run(async move {
+        let mut told = Vec::new();
+        for life in 1..=6 {
+            let running = start(&rt, life, Duration::from_secs(1_000_000)).await;
+            let openings = running.store.openings();
+            let marks: Vec<u64> = openings.iter().map(|o| o.mark).collect();
+            let (now, before) = marks.split_last().unwrap();
+            assert_eq!((before, openings.last().unwrap().boot), (told.as_slice(), life));
+            if life == 1 || life % 2 == 0 {
+                running.store.keep_mark().await.unwrap();
+                told.push(*now);
+            }
+            outer.close_listener(&nid());
+            running.server.stop();
+            running.store.abandon();
+            // Its lock goes with its tasks.
+            rt.sleep(Duration::from_millis(10)).await;
+        }
+    });
+}
+
+#[test]
 fn a_lock_that_is_told_again_after_a_restart_protects_as_before() {
     let world = made(77);
     let (rt, outer) = (world.rt(), world.clone());

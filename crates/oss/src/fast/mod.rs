@@ -196,6 +196,9 @@ impl ObjectStore for FastStore {
     fn openings(&self) -> &[Opening] {
         self.inner.openings()
     }
+    fn keep_mark(&self) -> LocalFuture<StoreResult<()>> {
+        self.inner.keep_mark()
+    }
     fn disown(&self, boot: u64) -> LocalFuture<StoreResult<()>> {
         self.inner.disown(boot)
     }

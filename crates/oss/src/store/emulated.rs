@@ -253,6 +253,9 @@ impl ObjectStore for EmulatedStore {
     fn openings(&self) -> &[Opening] {
         self.0.inner.openings()
     }
+    fn keep_mark(&self) -> LocalFuture<StoreResult<()>> {
+        self.0.inner.keep_mark()
+    }
     fn disown(&self, boot: u64) -> LocalFuture<StoreResult<()>> {
         self.0.inner.disown(boot)
     }

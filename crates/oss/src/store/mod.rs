@@ -378,9 +378,13 @@ pub trait ObjectStore {
     }
     /// Number of this opening of the store, from 1; grows with every one.
     fn boot(&self) -> u64;
-    /// Openings of the store that it knows of, ascending, this one last. None where nothing outlives the process.
+    /// Openings of the store of which the metadata server may know, ascending, this one last. None where nothing outlives the process.
     fn openings(&self) -> &[Opening] {
         &[]
+    }
+    /// The mark of this opening is kept from now on, for the metadata server is about to be told of it. Complete when it is on stable storage.
+    fn keep_mark(&self) -> LocalFuture<StoreResult<()>> {
+        Box::pin(std::future::ready(Ok(())))
     }
     /// The cluster takes this store for an older copy, of one that it has seen opened `boot` times: sessions are forgotten, and the next
     /// opening counts above `boot`, should the copy be taken in, for clients know higher ones than its own. Complete when that is on
