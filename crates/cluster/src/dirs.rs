@@ -88,7 +88,7 @@ pub async fn open_ost(
     config: FileStoreConfig,
 ) -> Result<Rc<dyn ObjectStore>, store_file::OpenError> {
     let config = FileStoreConfig { sharers: config.sharers.max(stores_beside(dir)), ..config };
-    let lock = lock_dir(rt, dir)?;
+    let lock = lock_dir(rt, dir).await?;
     Ok(Rc::new(FileStore::open(rt.clone(), dir, Some(cluster), config, Some(lock)).await?))
 }
 

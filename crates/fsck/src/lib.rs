@@ -435,7 +435,7 @@ async fn check_ost<S: Stores>(
         note_unreachable(stores, index, found);
         return Ok(());
     }
-    found.locks.push(store_file::lock_dir(&rt, &dir).map_err(failed)?);
+    found.locks.push(store_file::lock_dir(&rt, &dir).await.map_err(failed)?);
     let checked = match store_file::check(&rt, &dir, data, stores.cache_bytes()).await {
         // Its other files say nothing without the one that is missing or cannot be read; the other stores can be checked.
         Err(e @ (OpenError::Missing(_) | OpenError::Io(..))) => {

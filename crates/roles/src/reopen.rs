@@ -238,14 +238,32 @@ type OpenOst = Box<dyn Fn(Rt) -> LocalFuture<Result<Rc<dyn ObjectStore>, String>
 /// Sets what can only be set on a target that runs.
 pub type TuneOst = Rc<dyn Fn(&Rc<Ost>) -> Result<(), String>>;
 
-/// An OST's store that was opened for a server, and how it is opened again.
+/// The tasks of a store that nobody serves (yet): they end with it, wherever it is dropped. A task that stayed would keep the store open, and
+/// locked, for ever.
+struct Unserved(Option<Group>);
+
+impl Unserved {
+    fn into_group(mut self) -> Group {
+        self.0.take().expect("only its end takes it")
+    }
+}
+
+impl Drop for Unserved {
+    fn drop(&mut self) {
+        if let Some(group) = self.0.take() {
+            group.end();
+        }
+    }
+}
+
+/// An OST's store that was opened for a server, and how it is opened again. Dropped, it closes.
 pub struct OstStore {
     store: Rc<dyn ObjectStore>,
     dirs: Vec<PathBuf>,
     open: OpenOst,
     named: Named,
     rt: Rt,
-    group: Group,
+    tasks: Unserved,
 }
 
 impl OstStore {
@@ -260,12 +278,22 @@ impl OstStore {
         open: impl Fn(Rt) -> LocalFuture<Result<Rc<dyn ObjectStore>, E>> + 'static,
     ) -> Result<OstStore, E> {
         let (inner, group) = rt.group();
-        let store = open(inner.clone()).await?;
+        let tasks = Unserved(Some(group.clone()));
+        let store = match open(inner.clone()).await {
+            Ok(store) => store,
+            Err(e) => {
+                drop(tasks);
+                // Whoever tries again, or another process, meets nothing of this try.
+                let place = dirs.first().map(|dir| dir.display().to_string()).unwrap_or_default();
+                until_let_go(rt, &place, &group).await;
+                return Err(e);
+            }
+        };
         let open: OpenOst = Box::new(move |rt| {
             let opened = open(rt);
             Box::pin(async move { opened.await.map_err(|e| e.to_string()) })
         });
-        Ok(OstStore { store, dirs, open, named: Rc::new(|| None), rt: inner, group })
+        Ok(OstStore { store, dirs, open, named: Rc::new(|| None), rt: inner, tasks })
     }
     /// `named` says which store (its uuid) is the OST's by now, as the cluster has it: when that is another one and this one has failed, `open`
     /// is asked to open it at once.
@@ -345,14 +373,48 @@ pub(crate) fn seat(
     config: &OstConfig,
     tune: &TuneOst,
 ) -> Result<(), RoleError> {
-    for OstStore { store, dirs, open, named, rt: inner, group } in stores {
+    for OstStore { store, dirs, open, named, rt: inner, tasks } in stores {
         let target = store.identity().target();
         let ost = oss.add_in(&inner, store, config.clone()).map_err(RoleError)?;
         tune(&ost).map_err(RoleError)?;
         oss.keep(&target);
         let (config, tune) = (config.clone(), tune.clone());
         let seat = OstSeat { oss: Rc::downgrade(oss), target, config, tune, open, named };
-        rt.spawn(keep(rt.clone(), Rc::new(seat), dirs, group));
+        rt.spawn(keep(rt.clone(), Rc::new(seat), dirs, tasks.into_group()));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use rt::DirLock;
+    use rt::sync::Event;
+
+    #[test]
+    fn a_store_that_does_not_open_to_the_end_lets_its_directory_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let opened = rt::real::run(frames::FramePool::new(1 << 20), |rt| {
+            let path = dir.path().to_path_buf();
+            async move {
+                let locked = path.clone();
+                let open = move |rt: Rt| -> LocalFuture<Result<Rc<dyn ObjectStore>, String>> {
+                    let path = locked.clone();
+                    Box::pin(async move {
+                        // As the task of a store that commits, which outlives the failure of what comes behind it.
+                        let lock = rt.lock_dir_waiting(&path).await.unwrap();
+                        rt.spawn(async move {
+                            Event::new().wait().await;
+                            drop(lock);
+                        });
+                        Err("it is the fast tier of another store".to_string())
+                    })
+                };
+                let failed = OstStore::open(&rt, vec![path.clone()], open).await.err().unwrap();
+                (failed, DirLock::try_take(&path).is_ok())
+            }
+        });
+        assert_eq!(opened.unwrap(), ("it is the fast tier of another store".to_string(), true));
+    }
 }

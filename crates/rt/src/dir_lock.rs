@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 pub const DIR_LOCK: &str = "lock";
 /// How long a directory that is in use is tried again. The kernel takes a killed process's ring apart after the process
 /// is gone, and the ring holds its files until then.
-const RETRY_WITHIN: Duration = Duration::from_secs(2);
+pub(crate) const RETRY_WITHIN: Duration = Duration::from_secs(2);
 /// Pause between two tries.
-const RETRY_PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// Makes a directory (when missing, with its parents) that is its owner's alone, whatever the umask. One that exists stays
 /// as it is.
@@ -50,21 +50,30 @@ impl DirLock {
     pub const fn needless() -> DirLock {
         DirLock { _file: None }
     }
+    /// Takes the lock, or says at once that another process has it.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub fn try_take(dir: &Path) -> Result<DirLock, LockError> {
+        let path = dir.join(DIR_LOCK);
+        let file =
+            File::options().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(LockError::Io)?;
+        match file.try_lock() {
+            Ok(()) => Ok(DirLock { _file: Some(file) }),
+            Err(TryLockError::WouldBlock) => Err(LockError::InUse),
+            Err(TryLockError::Error(e)) => Err(LockError::Io(e)),
+        }
+    }
     /// Takes the lock; blocks for up to two seconds when another process has it, which is before anything is served.
     ///
     /// # Errors
     /// [`LockError`].
     pub fn take(dir: &Path) -> Result<DirLock, LockError> {
-        let path = dir.join(DIR_LOCK);
-        let file =
-            File::options().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(LockError::Io)?;
         let since = Instant::now();
         loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(DirLock { _file: Some(file) }),
-                Err(TryLockError::WouldBlock) if since.elapsed() < RETRY_WITHIN => std::thread::sleep(RETRY_PAUSE),
-                Err(TryLockError::WouldBlock) => return Err(LockError::InUse),
-                Err(TryLockError::Error(e)) => return Err(LockError::Io(e)),
+            match DirLock::try_take(dir) {
+                Err(LockError::InUse) if since.elapsed() < RETRY_WITHIN => std::thread::sleep(RETRY_PAUSE),
+                done => return done,
             }
         }
     }
@@ -81,6 +90,22 @@ mod tests {
         assert!(matches!(DirLock::take(dir.path()), Err(LockError::InUse)));
         drop(held);
         DirLock::take(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn whoever_waits_for_a_directory_in_use_keeps_nobody_of_its_shard_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = DirLock::take(dir.path()).unwrap();
+        crate::real::run(frames::FramePool::new(1 << 20), |rt| async move {
+            let (own, path) = (rt.clone(), dir.path().to_path_buf());
+            let (tell, told) = crate::sync::oneshot();
+            rt.spawn(async move { tell.send(own.lock_dir_waiting(&path).await.is_ok()) });
+            // This task gives the lock up: had the other one kept the thread, it would not come to that before the wait is over.
+            rt.sleep(types::Duration::from_millis(1)).await;
+            drop(held);
+            assert_eq!(told.await, Some(true));
+        })
+        .unwrap();
     }
 
     #[test]

@@ -185,6 +185,9 @@ impl World for Grouped {
     fn lock_dir(&self, dir: &Path) -> Result<DirLock, LockError> {
         self.world.0.lock_dir(dir)
     }
+    fn try_lock_dir(&self, dir: &Path) -> Result<DirLock, LockError> {
+        self.world.0.try_lock_dir(dir)
+    }
     fn unlink(&self, path: &Path) -> io::Result<()> {
         self.world.0.unlink(path)
     }

@@ -82,6 +82,13 @@ pub trait World {
     fn lock_dir(&self, dir: &Path) -> Result<DirLock, LockError> {
         DirLock::take(dir)
     }
+    /// The same without waiting where another process has it.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    fn try_lock_dir(&self, dir: &Path) -> Result<DirLock, LockError> {
+        DirLock::try_take(dir)
+    }
     /// Removes a file's name, if it is there.
     ///
     /// # Errors
@@ -247,6 +254,21 @@ impl Rt {
     /// Another process has it, or there is no such directory.
     pub fn lock_dir(&self, dir: &Path) -> Result<DirLock, LockError> {
         self.0.lock_dir(dir)
+    }
+    /// The same for who serves already: while another process has it, for two seconds at most, others of this shard go on.
+    ///
+    /// # Errors
+    /// As [`Rt::lock_dir`].
+    pub async fn lock_dir_waiting(&self, dir: &Path) -> Result<DirLock, LockError> {
+        let pause = types::Duration::from_millis(dir_lock::RETRY_PAUSE.as_millis() as u64);
+        let tries = dir_lock::RETRY_WITHIN.as_millis() / dir_lock::RETRY_PAUSE.as_millis();
+        for _ in 0..tries {
+            match self.0.try_lock_dir(dir) {
+                Err(LockError::InUse) => self.sleep(pause).await,
+                done => return done,
+            }
+        }
+        self.0.try_lock_dir(dir)
     }
     /// Removes a file's name, if it is there.
     ///

@@ -116,6 +116,12 @@ fn read_head(head: &[u8]) -> Result<Option<StoreIdentity>, FastError> {
     Ok(Some(StoreIdentity { cluster: word(16, 8), fsname: name, ost, uuid: word(24, 8) }))
 }
 
+/// Whether a store has taken the place of another one: an OST has one store. What the tier holds of that is nobody's any more, and none of it
+/// is believed.
+fn is_predecessor(who: &StoreIdentity, now: &StoreIdentity) -> bool {
+    (who.cluster, who.ost) == (now.cluster, now.ost)
+}
+
 impl Device {
     /// Opens the tier of a store in `dir`, or makes it; it takes `bytes` there.
     pub async fn open(
@@ -155,8 +161,8 @@ impl Device {
         };
         match whose {
             Some(who) if who == *identity => Ok(()),
-            Some(who) => Err(FastError::Others(Box::new(who))),
-            None => {
+            Some(who) if !is_predecessor(&who, identity) => Err(FastError::Others(Box::new(who))),
+            _ => {
                 let mut bulk = rt.bulk(HEAD_BYTES).await;
                 bulk.copy_in(0, &head_of(identity));
                 self.file.write_at(0, bulk).await.map_err(full)?;

@@ -465,6 +465,24 @@ fn what_is_fetched_is_kept_while_other_objects_are_removed_and_written() {
 }
 
 #[test]
+fn the_tier_of_a_store_that_was_replaced_is_taken_over_empty() {
+    let world = TestWorld::new(1, 16 << 20);
+    let rt = world.rt();
+    world.run(async move {
+        let config = FastConfig::new(FAST_BYTES_MIN);
+        for uuid in [9, 10] {
+            let identity = StoreIdentity { uuid, ..identity() };
+            let tier = FastTier::open(&rt, Path::new(DIR), &identity, &config, None, |f| f).await.unwrap();
+            assert_eq!(tier.resident_in(object(1), BlockRange::new(0, 256)), 0);
+        }
+        let other = StoreIdentity { cluster: 8, ..identity() };
+        let late = FastTier::open(&rt, Path::new(DIR), &other, &config, None, |f| f);
+        let why = late.await.err().unwrap().to_string();
+        assert!(why.contains("another store (stria-OST0000, cluster 7, uuid a)"), "the head is the new store's: {why}");
+    });
+}
+
+#[test]
 fn a_place_that_is_too_small_anothers_or_foreign_is_refused_and_left_alone() {
     let world = TestWorld::new(1, 16 << 20);
     let rt = world.rt();
@@ -477,11 +495,13 @@ fn a_place_that_is_too_small_anothers_or_foreign_is_refused_and_left_alone() {
         let why = open(identity(), MIB).await.unwrap_err();
         assert!(why.is_mistake() && why.to_string().contains("at least 16 MiB"), "{why}");
         assert_eq!(open(identity(), FAST_BYTES_MIN).await.unwrap(), FAST_BYTES_MIN - 65_536);
-        let why = open(StoreIdentity { uuid: 10, ..identity() }, FAST_BYTES_MIN).await.unwrap_err();
-        assert!(
-            why.is_mistake() && why.to_string().contains("another store (stria-OST0000, cluster 7, uuid 9)"),
-            "{why}"
-        );
+        for other in [StoreIdentity { cluster: 8, ..identity() }, StoreIdentity { ost: OstIndex(1), ..identity() }] {
+            let why = open(other, FAST_BYTES_MIN).await.unwrap_err();
+            assert!(
+                why.is_mistake() && why.to_string().contains("another store (stria-OST0000, cluster 7, uuid 9)"),
+                "{why}"
+            );
+        }
         // It may be larger or smaller the next time; a head that was damaged is made anew.
         assert_eq!(open(identity(), 2 * FAST_BYTES_MIN).await.unwrap(), 2 * FAST_BYTES_MIN - 65_536);
         host.damage(Path::new("/fast/slots"), |bytes| bytes[20] ^= 1);

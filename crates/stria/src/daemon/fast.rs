@@ -45,7 +45,7 @@ pub async fn before(
         let why = format!("store.fast.dir = {}: {why}", root.display());
         Ok(FastStore::new(store.clone(), FastTier::without(rt, &identity, &fast, why)) as Rc<dyn ObjectStore>)
     };
-    let (place, lock) = match prepare(root, dir.path(), &identity.target()) {
+    let (place, lock) = match prepare(rt, root, dir.path(), &identity.target()).await {
         Ok(ready) => ready,
         Err(Trouble::Mistake(why)) => return Err(mistake(why)),
         Err(Trouble::Device(e)) => return without(e.to_string()),
@@ -100,7 +100,17 @@ fn refuse(place: &Path) -> Result<(), Trouble> {
 }
 
 /// The directory of a target's tier, which is made when it is missing, locked.
-fn prepare(root: &Path, cluster: &Path, target: &str) -> Result<(PathBuf, DirLock), Trouble> {
+async fn prepare(rt: &Rt, root: &Path, cluster: &Path, target: &str) -> Result<(PathBuf, DirLock), Trouble> {
+    let place = place_of(root, cluster, target)?;
+    match rt.lock_dir_waiting(&place).await {
+        Ok(lock) => Ok((place, lock)),
+        Err(LockError::InUse) => Err(Trouble::Mistake(format!("another process has {} open", place.display()))),
+        Err(LockError::Io(e)) => Err(e.into()),
+    }
+}
+
+/// The directory of a target's tier, which is made when it is missing.
+fn place_of(root: &Path, cluster: &Path, target: &str) -> Result<PathBuf, Trouble> {
     let mistake = |why: &str| Trouble::Mistake(why.into());
     // A device that is not mounted must not be taken for an empty one: the directory itself is not made.
     refuse(root)?;
@@ -123,19 +133,22 @@ fn prepare(root: &Path, cluster: &Path, target: &str) -> Result<(PathBuf, DirLoc
             )));
         }
     }
-    match DirLock::take(&place) {
-        Ok(lock) => Ok((place, lock)),
-        Err(LockError::InUse) => Err(mistake(&format!("another process has {} open", place.display()))),
-        Err(LockError::Io(e)) => Err(e.into()),
-    }
+    Ok(place)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn prepared(root: &Path, cluster: &Path) -> Result<(PathBuf, DirLock), Trouble> {
+        rt::real::run(
+            frames::FramePool::new(1 << 20),
+            |rt| async move { prepare(&rt, root, cluster, "fs-OST0000").await },
+        )
+        .unwrap()
+    }
     fn trouble(root: &Path, cluster: &Path) -> String {
-        match prepare(root, cluster, "fs-OST0000") {
+        match prepared(root, cluster) {
             Ok(_) => String::new(),
             Err(Trouble::Mistake(why)) => why,
             Err(Trouble::Device(e)) => format!("device: {e}"),
@@ -153,7 +166,7 @@ mod tests {
         assert!(trouble(&cluster.join("ost0"), &cluster).contains("the cluster's own directory"));
         std::os::unix::fs::symlink(&cluster, all.path().join("link")).unwrap();
         assert!(trouble(&all.path().join("link"), &cluster).contains("the cluster's own directory"));
-        let (place, lock) = prepare(&fast, &cluster, "fs-OST0000").ok().unwrap();
+        let (place, lock) = prepared(&fast, &cluster).ok().unwrap();
         assert_eq!(place, fast.canonicalize().unwrap().join("fs-OST0000"));
         assert!(trouble(&fast, &cluster).contains("another process has"));
         drop(lock);
