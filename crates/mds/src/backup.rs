@@ -52,9 +52,15 @@ const RECORD_HEAD_BYTES: usize = 6;
 const BLOCK_BYTES_MAX: usize = 512 << 20;
 /// Records that are written into one block, in bytes; one that is longer has a block of its own.
 const BLOCK_BYTES: usize = 16 << 20;
-/// Boots that a store which was put back skips: those after the copy was made, whose FIDs and transactions are taken.
+/// Boots that a store which was put back skips at least: those after the copy was made, whose FIDs and transactions are taken.
 const BOOTS_SKIPPED: u64 = 1024;
-/// Records of the changelog that may have been written since a copy was made, at most.
+/// Boots that may have been since a store was put back before, at most.
+const BOOTS_BETWEEN: u64 = 1 << 14;
+/// Boots up to which one goes by the clock: FIDs and transactions have 24 bits for them, of which some stay for those to come.
+const BOOTS_BY_CLOCK_MAX: u64 = (1 << 24) - (1 << 20);
+/// Time from which boots count minutes: the beginning of 2026.
+const BOOTS_SINCE: WallTime = WallTime(1_767_225_600 * 1_000_000_000);
+/// Records of the changelog that may have been written since a copy was made, at most, where the clock says less.
 const INDICES_SKIPPED: u64 = 1 << 40;
 /// Length of a key of 0xff that comes behind all others.
 const KEY_END_BYTES: usize = 64;
@@ -324,6 +330,43 @@ pub async fn restore(
     wanted: (u64, u64),
     kind: Kind,
 ) -> Result<Header, BackupError> {
+    restore_above(rt, path, kv, wanted, kind, Numbers::at(rt.wall(), 0)).await.map(|(header, _)| header)
+}
+
+/// Numbers that a store has to begin above when it is put back. What was given out after the copy was made is taken, by the store that was
+/// lost and by others that were made of the same copy before: no copy knows how far they came.
+#[derive(Clone, Copy, Debug)]
+pub struct Numbers {
+    /// Boot, from which FIDs and transactions come.
+    pub boot: u64,
+    /// Index in the changelog.
+    index: u64,
+}
+
+impl Numbers {
+    /// Those at a time: a store that runs begins less often than once a minute, and writes fewer than a million records in a second. `before`: the
+    /// boot with which a store was put back the last time, if that is known (0: it is not); the clock alone does not tell two of one minute
+    /// apart.
+    #[must_use]
+    pub fn at(now: WallTime, before: u64) -> Numbers {
+        let minutes = now.0.saturating_sub(BOOTS_SINCE.0).max(0) as u64 / 60_000_000_000;
+        let behind = if before == 0 { 0 } else { before.saturating_add(BOOTS_BETWEEN) };
+        Numbers { boot: minutes.max(behind).min(BOOTS_BY_CLOCK_MAX), index: now.0.max(0) as u64 / 1_000 }
+    }
+}
+
+/// As [`restore`], with numbers above `least`; the boot that the store has then, too.
+///
+/// # Errors
+/// As [`restore`].
+pub async fn restore_above(
+    rt: &Rt,
+    path: &Path,
+    kv: &Rc<dyn MetaKv>,
+    wanted: (u64, u64),
+    kind: Kind,
+    least: Numbers,
+) -> Result<(Header, u64), BackupError> {
     let file: Arc<dyn BlockingFile> = rt.open_blocking(path, false)?.into();
     let head = header(&*file)?;
     if head.kind != kind {
@@ -339,14 +382,14 @@ pub async fn restore(
     if of_file.records != head.records {
         return Err(BackupError::Damaged(0));
     }
-    put_in(rt, &file, kv, kind).await?;
+    let boot = put_in(rt, &file, kv, kind, least).await?;
     if kind == Kind::Export {
         let of_store = whole(&**kv).await?;
         if of_store != of_file {
             return Err(BackupError::Differs(of_file, of_store));
         }
     }
-    Ok(head)
+    Ok((head, boot))
 }
 
 /// All records of a file.
@@ -365,9 +408,16 @@ async fn whole_file(rt: &Rt, file: &Arc<dyn BlockingFile>) -> Result<Whole, Back
     Ok(all)
 }
 
-async fn put_in(rt: &Rt, file: &Arc<dyn BlockingFile>, kv: &Rc<dyn MetaKv>, kind: Kind) -> Result<(), BackupError> {
+/// Puts the records of a file in; the boot that the store has then.
+async fn put_in(
+    rt: &Rt,
+    file: &Arc<dyn BlockingFile>,
+    kv: &Rc<dyn MetaKv>,
+    kind: Kind,
+    least: Numbers,
+) -> Result<u64, BackupError> {
     let (mut superblock, mut batch, mut bytes) = (None, KvBatch::default(), 0);
-    let mut put_back = PuttingBack::default();
+    let mut put_back = PuttingBack::new(least);
     each_block(rt, file, async |pairs| {
         for (key, value) in pairs {
             bytes += key.len() + value.len();
@@ -389,7 +439,8 @@ async fn put_in(rt: &Rt, file: &Arc<dyn BlockingFile>, kv: &Rc<dyn MetaKv>, kind
     })
     .await?;
     batch.changes.insert(keys::plain(keys::SUPERBLOCK), Some(superblock.ok_or(BackupError::NotOne)?));
-    Ok(kv.commit(Arc::new(batch)).await?)
+    kv.commit(Arc::new(batch)).await?;
+    Ok(put_back.boot)
 }
 
 /// Makes a store that its engine has gone back with, as a database does that was put back from its own backup, what one is that was put
@@ -397,8 +448,8 @@ async fn put_in(rt: &Rt, file: &Arc<dyn BlockingFile>, kv: &Rc<dyn MetaKv>, kind
 ///
 /// # Errors
 /// The store fails; a record is damaged.
-pub async fn put_back_in_place(kv: &Rc<dyn MetaKv>) -> Result<(), BackupError> {
-    let (mut put_back, mut from) = (PuttingBack::default(), Key::new());
+pub async fn put_back_in_place(kv: &Rc<dyn MetaKv>, now: WallTime) -> Result<(), BackupError> {
+    let (mut put_back, mut from) = (PuttingBack::new(Numbers::at(now, 0)), Key::new());
     loop {
         // What it reads it has not changed yet: a snapshot for each page keeps nothing of before in memory.
         let page = ready(kv.snapshot().await?.range(&from, &[u8::MAX; KEY_END_BYTES], PAGE_KEYS)).await?;
@@ -420,14 +471,19 @@ pub async fn put_back_in_place(kv: &Rc<dyn MetaKv>) -> Result<(), BackupError> {
 }
 
 /// What becomes of the records of a store that is put back, in the order of their keys.
-#[derive(Default)]
 struct PuttingBack {
+    least: Numbers,
+    /// The boot that it has then.
+    boot: u64,
     /// Those that have no name and go as after any restart: others without one stay, for the copy may have the only list of their objects.
     orphans: BTreeSet<Fid>,
     last_change: u64,
 }
 
 impl PuttingBack {
+    fn new(least: Numbers) -> PuttingBack {
+        PuttingBack { least, boot: 0, orphans: BTreeSet::new(), last_change: 0 }
+    }
     /// A record as it is then; `None`: it goes.
     fn record(&mut self, key: &[u8], value: Vec<u8>) -> Result<Option<Vec<u8>>, BackupError> {
         Ok(match key.first() {
@@ -441,7 +497,11 @@ impl PuttingBack {
                 Some(inode.value)
             }
             // Records of the changelog come before its row.
-            _ if key == keys::CHANGELOG => Some(put_back_changelog(&value, self.last_change)?),
+            _ if key == keys::CHANGELOG => Some(put_back_changelog(&value, self.last_change, self.least)?),
+            _ if key == keys::BOOT => {
+                self.boot = put_back_boot(&value, self.least)?;
+                Some(self.boot.to_le_bytes().to_vec())
+            }
             first => {
                 if first == Some(&keys::CHANGE) {
                     self.last_change = keys::last_u64(key).unwrap_or(self.last_change);
@@ -474,12 +534,12 @@ fn put_back_inode(key: &[u8], value: &[u8]) -> Result<PutBack, BackupError> {
 
 /// The changelog as it is in a store that was put back, whose last record is `last`. Whoever followed it has seen records behind those of
 /// the copy: new ones come behind all of them. What lies between counts as no records, or every user would be too far behind.
-fn put_back_changelog(value: &[u8], last: u64) -> Result<Vec<u8>, BackupError> {
+fn put_back_changelog(value: &[u8], last: u64, least: Numbers) -> Result<Vec<u8>, BackupError> {
     let damaged = || KvError::Corrupt { key: show_key(keys::CHANGELOG), why: "it cannot be read".into() };
     let mut row: ChangelogRow = wire::decode(value).map_err(|_| damaged())?;
     // The row is as old as what a user did last.
     let first = row.next.max(last.saturating_add(1));
-    row.next = first.saturating_add(INDICES_SKIPPED);
+    row.next = first.saturating_add(INDICES_SKIPPED).max(least.index);
     row.gaps.push(ChangelogGapRow { first, next: row.next });
     Ok(wire::encode(&row))
 }
@@ -497,12 +557,15 @@ fn put_back(key: &[u8], value: Vec<u8>) -> Result<Vec<u8>, BackupError> {
             // OSTs that go on all the time do not register anew.
             wire::encode(&ClusterMap { openings: Vec::new(), ..map })
         }
-        _ if key == keys::BOOT => {
-            let boot = u64::from_le_bytes(value.try_into().map_err(|_| damaged())?);
-            (boot + BOOTS_SKIPPED).to_le_bytes().to_vec()
-        }
         _ => value,
     })
+}
+
+/// The boot of a store that was put back.
+fn put_back_boot(value: &[u8], least: Numbers) -> Result<u64, BackupError> {
+    let damaged = |_| KvError::Corrupt { key: show_key(keys::BOOT), why: "it cannot be read".into() };
+    let boot = u64::from_le_bytes(value.try_into().map_err(damaged)?);
+    Ok(boot.saturating_add(BOOTS_SKIPPED).max(least.boot))
 }
 
 /// Calls `f` with the records of each block, unsealed.

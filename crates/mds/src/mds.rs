@@ -318,7 +318,7 @@ impl Mds {
     #[must_use]
     pub fn refused_store(&self) -> Option<String> {
         let map = self.map.map.borrow();
-        map.refused.first().map(|r| String::from_utf8_lossy(&r.why).into_owned())
+        map.refused.iter().find(|r| r.mark != 0).map(|r| String::from_utf8_lossy(&r.why).into_owned())
     }
     /// The store, for tools and tests.
     #[must_use]

@@ -14,7 +14,7 @@ use rt::sync::Event;
 use rt::{LocalFuture, Nid};
 use types::{Duration, FsError, Instant, ObjectId, OstIndex, Transno};
 use wire::Op;
-use wire::connect::{AuthReply, OstEntry};
+use wire::connect::{AuthReply, OstEntry, RefusedOst};
 use wire::ost::{AskCutCallback, AskCutReply, PrecreateReply, PrecreateRequest, StatfsReply};
 
 use crate::aside::Aside;
@@ -38,6 +38,11 @@ const PAY_PAUSE: Duration = Duration::from_secs(1);
 const FILL_PAUSE: Duration = Duration::from_secs(1);
 /// How long an OST that is about to be replaced has to say that it is well.
 const LOOK_WITHIN: Duration = Duration::from_secs(2);
+
+/// An OST that answers ESTALE so often in a row refuses this server; once may be an answer to an earlier session.
+const REFUSALS: u32 = 4;
+/// What is told of it then.
+const REFUSED: &str = "it makes no objects for this metadata server, for it has heard of a later start of one, or its store is an older copy: its server's log says which. If no other metadata server runs, start the OST's server anew";
 
 /// Requests to one OST.
 pub trait OstPort {
@@ -73,6 +78,8 @@ pub struct OstLink {
     /// What it refuses.
     pub(crate) aside: Aside,
     closed: Cell<bool>,
+    /// How often in a row it has refused to deal with this server.
+    refusals: Cell<u32>,
 }
 
 impl OstLink {
@@ -166,6 +173,7 @@ impl Mds {
             paid: RefCell::default(),
             aside: Aside::default(),
             closed: Cell::new(false),
+            refusals: Cell::new(0),
         });
         if let Some(old) = old {
             close(&old);
@@ -249,6 +257,22 @@ impl Mds {
         if self.map.set_away(ost, false) || refused {
             tracing::warn!(%ost, "it is back");
             self.tell_map(ost);
+        }
+    }
+
+    /// An OST may refuse to deal with this server as one that is not the cluster's (any more). No file can be made there then, and nothing
+    /// else would tell why. Clients are served by it as before.
+    fn note_refusal(self: &Rc<Self>, link: &OstLink, answer: Result<(), FsError>) {
+        let so_far = if answer == Err(FsError::Stale) { link.refusals.get() + 1 } else { 0 };
+        link.refusals.set(so_far);
+        if so_far < REFUSALS || link.closed() {
+            return;
+        }
+        let why = format!("{REFUSED} (this one is of start {})", self.boot);
+        let refused = RefusedOst { ost: link.ost, why: why.as_str().into(), boot: self.boot, mark: 0 };
+        if self.map.refuse(refused) {
+            tracing::error!(ost = %link.ost, "{why}");
+            self.tell_clients();
         }
     }
 
@@ -339,7 +363,10 @@ impl Mds {
                         self.note_back(link.ost);
                         self.tell_ost_settings(&*port).await
                     }
-                    failed => failed,
+                    failed => {
+                        self.note_refusal(&link, failed);
+                        failed
+                    }
                 }
             } else if (is_low || filled_of != session) && self.rt.now() >= fill_from {
                 let ran_low = filled_of == session;

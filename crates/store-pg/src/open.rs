@@ -279,7 +279,7 @@ pub async fn accept(rt: &Rt, place: &Place, wanted: Option<(u64, u64)>) -> Resul
     let seen = memory.newest().ok().flatten();
     let opening = Opening::begin(rt, &place, crate::CACHE_BYTES_DEFAULT)?;
     let kv: Rc<dyn MetaKv> = Rc::new(opening.take(&holder(), Patience::Lease).await?);
-    mds::backup::put_back_in_place(&kv).await.map_err(|e| failed(e.to_string()))?;
+    mds::backup::put_back_in_place(&kv, rt.wall()).await.map_err(|e| failed(e.to_string()))?;
     drop(kv);
     let now = Opening::begin(rt, &place, 0)?.look().await?.state();
     memory.write(&now).map_err(|e| failed(format!("that it is accepted cannot be written: {e}")))?;

@@ -1,14 +1,15 @@
 //! Backups: what is put back is what was there, and nothing else is taken for it.
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
 
-use types::{Fid, ObjectId, OstIndex};
+use types::{Fid, ObjectId, OstIndex, WallTime};
 use wire::changelog::ChangelogAct;
 use wire::connect::ParamsRequest;
 
 use super::changelog::{all, ask, name, page, param, register};
 use super::harness::Fs;
-use crate::backup::{self, BackupError, Header, Kind};
+use crate::backup::{self, BackupError, Header, Kind, Numbers};
 use crate::check::check;
 use crate::keys;
 use crate::kv::{MemoryKv, MetaKv, unseal};
@@ -25,6 +26,16 @@ fn restore(fs: &Fs, path: &str, wanted: (u64, u64)) -> Result<Rc<MemoryKv>, Back
     let kv = MemoryKv::new();
     let (rt, target): (_, Rc<dyn MetaKv>) = (fs.world.rt(), kv.clone());
     fs.world.run(async move { backup::restore(&rt, Path::new(path), &target, wanted, Kind::Backup).await }).map(|_| kv)
+}
+
+/// The store that is made of the backup, with numbers above these, and its boot.
+fn restore_above(fs: &Fs, least: Numbers) -> (Rc<MemoryKv>, u64) {
+    let kv = MemoryKv::new();
+    let (rt, target): (_, Rc<dyn MetaKv>) = (fs.world.rt(), kv.clone());
+    let made = fs
+        .world
+        .run(async move { backup::restore_above(&rt, Path::new(FILE), &target, (77, 5), Kind::Backup, least).await });
+    (kv, made.unwrap().1)
 }
 
 /// A store whose copy is made while it changes: the copy is of one moment.
@@ -110,10 +121,12 @@ fn a_store_that_has_gone_back_by_itself_becomes_what_one_is_that_was_put_back_al
         kv.tamper(|map| all = map.clone());
         all
     };
-    let (was, expected) = (all(&fs.kv), all(&restore(&fs, FILE, (77, 5)).unwrap()));
+    let now = fs.world.rt().wall();
+    let least = Numbers::at(now, 0);
+    let (was, expected) = (all(&fs.kv), all(&restore_above(&fs, least).0));
     let in_place = |kv: &Rc<MemoryKv>| {
-        let target: Rc<dyn MetaKv> = kv.clone();
-        fs.world.run(async move { backup::put_back_in_place(&target).await }).unwrap();
+        let (target, now): (Rc<dyn MetaKv>, _) = (kv.clone(), now);
+        fs.world.run(async move { backup::put_back_in_place(&target, now).await }).unwrap();
     };
     let kv = fs.kv.reopen();
     in_place(&kv);
@@ -275,6 +288,41 @@ fn put_back(fs: Fs, path: &str) -> Fs {
     write(&fs, path).unwrap();
     let kv = restore(&fs, path, (77, 5)).unwrap();
     fs.on(kv)
+}
+
+#[test]
+fn two_stores_that_are_made_of_one_copy_give_no_number_out_twice_however_often_the_first_one_started() {
+    let fs = filled();
+    register(&fs, 1);
+    fs.sync();
+    write(&fs, FILE).unwrap();
+    let now = fs.world.rt().wall();
+    let (kv, mut boot) = restore_above(&fs, Numbers::at(now, 0));
+    let (mut fs, mut fids, mut indices) = (fs.on(kv), BTreeSet::new(), BTreeSet::new());
+    for life in 0..3 {
+        for start in 0..3 {
+            let made = fs.mkdir(Fid::ROOT, &format!("d{life}.{start}")).unwrap();
+            assert!(fids.insert(made), "{made} was given out before, {fids:?}");
+            fs.world.settle();
+            fs = fs.crash();
+        }
+        let records: Vec<u64> = all(&fs, 1).iter().map(|r| r.index).collect();
+        assert!(!records.is_empty() && records.iter().all(|r| indices.insert(*r)), "{records:?}, {indices:?}");
+        // All in the same minute, and a thousand starts in it.
+        let (kv, next) = restore_above(&fs, Numbers::at(WallTime(now.0 + (life + 1) * 1_000_000_000), boot));
+        assert!(next > boot + 1024, "{next}, {boot}");
+        (fs, boot) = (fs.on(kv), next);
+    }
+}
+
+#[test]
+fn numbers_go_by_the_clock_and_by_what_was_put_back_before_and_stay_within_their_range() {
+    let at = |seconds: i64, before| Numbers::at(WallTime(seconds * 1_000_000_000), before).boot;
+    let day = 86_400;
+    let since = 20_454 * day;
+    assert_eq!([at(0, 0), at(since, 0), at(since + day, 0)], [0, 0, 1440]);
+    assert_eq!([at(since + day, 5), at(since + day, 2000)], [5 + (1 << 14), 2000 + (1 << 14)]);
+    assert!(at(1 << 33, 0) < 1 << 24 && at(since, u64::MAX) < 1 << 24);
 }
 
 #[test]

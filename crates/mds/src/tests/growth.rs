@@ -511,3 +511,24 @@ fn nobody_is_told_of_a_change_of_the_map_before_it_is_on_stable_storage() {
     assert_eq!(*turned_away.borrow(), Some(Err(FsError::NotFound)));
     assert_eq!(told(&fs), (vec![0, 2], vec![1], 1, 1));
 }
+
+#[test]
+fn that_an_ost_refuses_the_metadata_server_is_told_until_it_does_so_no_longer() {
+    let fs = Fs::new();
+    let told = || fs.mds.told_map().refused;
+    let after_a_while = || {
+        let rt = fs.world.rt();
+        fs.world.run(async move { rt.sleep(types::Duration::from_secs(5)).await });
+    };
+    assert!(told().is_empty());
+    fs.osts.refusing.set(true);
+    fs.mds.osts.link(OstIndex(0)).unwrap().on_session();
+    after_a_while();
+    let [refused] = &told()[..] else { panic!("{:?}", told()) };
+    let why = String::from_utf8_lossy(&refused.why);
+    assert!(refused.ost == OstIndex(0) && refused.mark == 0 && why.contains("no objects for this metadata"), "{why}");
+    assert_eq!(fs.mds.refused_store(), None, "its store is not refused");
+    fs.osts.refusing.set(false);
+    after_a_while();
+    assert!(told().is_empty());
+}

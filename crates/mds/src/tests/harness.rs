@@ -29,6 +29,8 @@ pub struct FakeOsts {
     pub precreates: RefCell<Vec<PrecreateRequest>>,
     pub down: RefCell<bool>,
     pub full: RefCell<bool>,
+    /// They have heard of a later start of the metadata server.
+    pub refusing: std::cell::Cell<bool>,
     /// They have no space to make objects.
     pub no_room: std::cell::Cell<bool>,
     /// What they were told of owners, in order.
@@ -90,6 +92,7 @@ impl OstPort for FakePort {
         let statfs = StatfsReply { ost: self.ost, total: 1 << 40, free, available: free, ..StatfsReply::default() };
         let result = match op {
             _ if *self.all.down.borrow() => Err(FsError::NotConnected),
+            Op::OstPrecreate if self.all.refusing.get() => Err(FsError::Stale),
             Op::OstPrecreate => {
                 let q: PrecreateRequest = wire::decode(&body).unwrap();
                 // As an OST does: what lies behind the last used one is never used again.

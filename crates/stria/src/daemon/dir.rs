@@ -30,6 +30,7 @@ const STORES: &str = "stores";
 const REMOVED: &str = "removed";
 const LEAVING: &str = "leaving";
 const SETTINGS: &str = "settings";
+const PUT_BACK: &str = "put_back";
 
 /// OSTs of a new cluster when nobody says how many.
 pub const NEW_OSTS: u16 = 4;
@@ -242,6 +243,19 @@ impl ClusterDir {
         let mut all = self.table.get(STORES).and_then(toml::Value::as_table).cloned().unwrap_or_default();
         all.extend(stores.into_iter().map(|(name, uuid)| (name, format!("{uuid:016x}").into())));
         self.put(STORES, all);
+        self.save()
+    }
+    /// The boot with which a metadata store was put back here last; 0: none was.
+    #[must_use]
+    pub fn put_back_boot(&self) -> u64 {
+        self.table.get(PUT_BACK).and_then(toml::Value::as_integer).and_then(|n| u64::try_from(n).ok()).unwrap_or(0)
+    }
+    /// A metadata store was put back, and begins behind this boot: the next one, of whatever copy, has to begin far behind it.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn note_put_back(&mut self, boot: u64) -> Outcome {
+        self.put(PUT_BACK, i64::try_from(boot).unwrap_or(i64::MAX));
         self.save()
     }
     /// OSTs that a cluster is being made with, if it is not all made yet.

@@ -230,11 +230,13 @@ impl ClusterDir {
         let (database, place) = (database_of(config)?, Place::begin(&at)?);
         let kv = empty_mdt(rt, &place.at, database.as_ref(), &self.fsname, identity).await;
         let kv = kv.map_err(|e| Failure::from(e.to_string()))?;
-        let restored = mds::backup::restore(rt, file, &kv, identity, kind).await;
-        let header = restored.map_err(|e| Failure::from(format!("{}: {e}", file.display())))?;
+        let least = mds::backup::Numbers::at(rt.wall(), self.put_back_boot());
+        let restored = mds::backup::restore_above(rt, file, &kv, identity, kind, least).await;
+        let (header, boot) = restored.map_err(|e| Failure::from(format!("{}: {e}", file.display())))?;
         if kind == mds::backup::Kind::Backup {
             self.name_replaced(rt, &kv).await?;
             self.name_removed(&kv).await?;
+            ClusterDir::open(self.path())?.note_put_back(boot)?;
         }
         drop(kv);
         place.finish()?;
