@@ -6,7 +6,7 @@ pub mod reopen;
 pub use mds_role::{LookMdt, MdsRole, MdtStore, OpenMdt, start_mds_of, start_mds_on};
 pub use reopen::{OstStore, TuneOst};
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use client::{Client, ClientConfig};
@@ -113,7 +113,7 @@ pub fn make_oss_of(
 }
 
 /// Announces the targets of a server, which clients reach at `nid`, to the metadata server (in the background: it may not
-/// be up yet), and each again whose store is opened again.
+/// be up yet), and each again whose store is opened again, or with which no metadata server deals any more.
 #[must_use]
 pub fn announce(rt: &Rt, oss: &Rc<Oss>, mds: &Nid, key: &ClusterKey, nid: &Nid) -> Rc<Refusal> {
     let refusal = Rc::new(Refusal::default());
@@ -123,7 +123,7 @@ pub fn announce(rt: &Rt, oss: &Rc<Oss>, mds: &Nid, key: &ClusterKey, nid: &Nid) 
         let (one, oss, refusal) = (Announced::new(&own, ost, &mds, &key, &nid), weak.clone(), told.clone());
         own.spawn(async move {
             match one.register().await {
-                Ok(None) => {}
+                Ok(None) => one.stay_known(&oss).await,
                 Ok(Some(refused)) => one.turn_out(&oss, &refused).await,
                 Err(e) => refusal.tell(one.unwanted(e)),
             }
@@ -141,12 +141,22 @@ struct Announced {
     mds: Nid,
     key: ClusterKey,
     nid: Nid,
+    /// It was let in.
+    is_known: Cell<bool>,
 }
 
 impl Announced {
     fn new(rt: &Rt, ost: &Rc<Ost>, mds: &Nid, key: &ClusterKey, nid: &Nid) -> Announced {
         let (rt, identity, ost) = (rt.clone(), ost.store().identity(), Rc::downgrade(ost));
-        Announced { rt, identity, ost, mds: mds.clone(), key: key.clone(), nid: nid.clone() }
+        Announced {
+            rt,
+            identity,
+            ost,
+            mds: mds.clone(),
+            key: key.clone(),
+            nid: nid.clone(),
+            is_known: Cell::new(false),
+        }
     }
 
     /// Why the metadata server will not have it, for good.
@@ -234,7 +244,7 @@ impl Announced {
         let kept = ost.store().keep_mark();
         drop(ost);
         kept.await?;
-        let Some(request) = self.ost.upgrade().map(|ost| self.question(&ost)) else {
+        let Some(request) = self.ost.upgrade().map(|ost| self.question(&ost, self.is_known.get())) else {
             return Ok(None);
         };
         let mark = request.openings.last().map_or(0, |o| o.mark);
@@ -242,7 +252,38 @@ impl Announced {
         Ok(Some((mark, reply)))
     }
 
-    fn question(&self, ost: &Ost) -> RegisterRequest {
+    /// Tells the metadata server again of a target that was let in, when none has had a session with it for a while: one that was put back from
+    /// a copy of before the target came to the cluster does not know it. What it answers then is for the log: the target goes on as it is.
+    async fn stay_known(&self, oss: &Weak<Oss>) {
+        self.is_known.set(true);
+        let (mut alone, mut told) = (0, String::new());
+        loop {
+            self.rt.sleep(ALONE_LOOK).await;
+            let is_over = oss.upgrade().is_none_or(|oss| oss.server().is_stopping());
+            let Some(ost) = self.ost.upgrade().filter(|_| !is_over) else { return };
+            alone = if ost.has_metadata_server() { 0 } else { alone + 1 };
+            drop(ost);
+            if alone < ALONE_LOOKS {
+                continue;
+            }
+            alone = 0;
+            let why = match self.register().await {
+                Ok(None) => String::new(),
+                Ok(Some(refused)) => String::from_utf8_lossy(&refused.why).into_owned(),
+                Err(e) => self.unwanted(e),
+            };
+            if !why.is_empty() && told != why {
+                tracing::warn!(
+                    target = self.identity.target(),
+                    "it told the metadata server again that it is there: {why}"
+                );
+            }
+            told = why;
+        }
+    }
+
+    /// `is_known`: it was let in since it was opened, and may have done much.
+    fn question(&self, ost: &Ost, is_known: bool) -> RegisterRequest {
         let identity = &self.identity;
         let entry = OstEntry {
             ost: identity.ost,
@@ -251,7 +292,10 @@ impl Announced {
             active: true,
             uuid: identity.uuid,
         };
-        let openings = ost.store().openings().to_vec();
+        let mut openings = ost.store().openings().to_vec();
+        if let Some(now) = openings.last_mut().filter(|_| is_known) {
+            now.committed = ost.store().last_committed();
+        }
         let last_object = ost.store().last_object(ObjectId::seq_of(identity.ost));
         RegisterRequest { entry, cluster: identity.cluster, openings, last_object }
     }
@@ -289,6 +333,10 @@ pub fn serve_oss(rt: &Rt, oss: Rc<Oss>, nid: &Nid, mds: &Nid, key: &ClusterKey) 
 const REGISTER_WAIT: Duration = Duration::from_secs(5);
 /// Pause before one is asked again whose store has failed, or is full.
 const REGISTER_AGAIN: Duration = Duration::from_secs(1);
+/// How often a target is looked at whether a metadata server deals with it.
+const ALONE_LOOK: Duration = Duration::from_secs(5);
+/// So many looks in a row that find none, and the metadata server is told again.
+const ALONE_LOOKS: u32 = 3;
 
 struct Nobody;
 impl Callbacks for Nobody {

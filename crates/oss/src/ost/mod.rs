@@ -173,6 +173,11 @@ impl Ost {
         ost.recall_promises();
         Ok(ost)
     }
+    /// Whether a metadata server deals with it: one has asked for objects in a session that is not over.
+    #[must_use]
+    pub fn has_metadata_server(&self) -> bool {
+        self.creators.latest().is_some()
+    }
 
     /// The store behind it.
     #[must_use]
