@@ -448,6 +448,11 @@ async fn check_ost<S: Stores>(
         }
         checked => checked.map_err(failed)?,
     };
+    if let Some(why) = older_copy(index, &checked, found) {
+        faults.note(&format!("OST{index:04x}: {why}"));
+        note_unreachable(stores, index, found);
+        return Ok(());
+    }
     checked.notes.iter().for_each(|n| stores.say(&format!("OST{index:04x}: {n}")));
     for fault in &checked.faults {
         faults.note(&format!("OST{index:04x}: {fault}"));
@@ -478,6 +483,14 @@ async fn check_ost<S: Stores>(
     }
     compare(index, &checked.objects, faults, found);
     Ok(())
+}
+
+/// Why the servers would refuse the store of an OST as an older copy. What of a damaged one was lost may make it look like one: its database
+/// is put right first.
+fn older_copy(index: u16, checked: &store_file::Checked, found: &Checked) -> Option<String> {
+    let report = found.report.as_ref().filter(|_| checked.complete && !checked.broken)?;
+    let last = checked.last_objects.get(&ObjectId::seq_of(OstIndex(index))).copied().unwrap_or(0);
+    Some(report.older_copy(OstIndex(index), &checked.openings, last)?.to_string())
 }
 
 /// The objects of an OST against the files that own them.

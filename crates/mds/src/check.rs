@@ -9,13 +9,15 @@ use std::rc::Rc;
 
 use layout::StripeObject;
 use types::{Fid, ObjectId, OstIndex};
+use wire::connect::Opening;
 use wire::quota::QuotaKind;
 
 use crate::acl::Acl;
-use crate::config_service::ClusterMap;
+use crate::config_service::{ClusterMap, RegisterError};
 use crate::dirent::{self, Entry, NameHash};
 use crate::keys;
 use crate::kv::{Key, KvError, KvSnapshot, MetaKv, show_key, unseal};
+use crate::openings::Stable;
 use crate::ops::LOV;
 use crate::osts::decode_precreate;
 use crate::perm::{ACL_ACCESS, ACL_DEFAULT};
@@ -229,6 +231,8 @@ pub(crate) struct Parts {
     pub xattrs: BTreeSet<(Fid, Vec<u8>)>,
     pub destroys: BTreeMap<Key, DestroyRow>,
     pub precreates: BTreeMap<OstIndex, PrecreateRow>,
+    /// An empty one where it is missing or cannot be read.
+    pub map: ClusterMap,
     pub counters: Option<Counters>,
     /// Rows of the log of owners that OSTs are to be told.
     pub owns: u64,
@@ -292,6 +296,16 @@ impl Report {
     pub fn is_left_over(&self, ost: OstIndex, object: ObjectId) -> bool {
         let ours = object.0.seq == ObjectId::seq_of(ost) && !self.objects.contains_key(&object);
         ours && self.parts.precreates.get(&ost).is_some_and(|row| row.is_left_over(object.0.oid))
+    }
+
+    /// Why the servers would not let a store in as an OST's: it is an older copy that nobody accepted. It has made objects up to
+    /// `last_object`, and its next opening tells these `openings`.
+    #[must_use]
+    pub fn older_copy(&self, ost: OstIndex, openings: &[Opening], last_object: u32) -> Option<RegisterError> {
+        // What a store that was put back from a backup says of that may be more than the OST ever made.
+        let row = self.parts.precreates.get(&ost).filter(|row| !row.newer);
+        let had = row.map(|row| Stable { object: row.ceiling.max(row.last_used), committed: row.committed });
+        self.parts.map.refusal(ost, openings, last_object, had.unwrap_or_default())
     }
 
     /// Whether an object is one of a file without a name, which goes with its last opener: an exchange of layouts gives a nameless file the
@@ -448,7 +462,7 @@ impl Checker {
             keys::GRACE => return wire::decode::<GraceRow>(value).ok().map(|_| ()),
             keys::CHANGELOG => return wire::decode::<ChangelogRow>(value).ok().map(|_| ()),
             keys::HORIZON => return wire::decode::<HorizonRow>(value).ok().map(|_| ()),
-            keys::CLUSTER_MAP => drop(wire::decode::<ClusterMap>(value).ok()?),
+            keys::CLUSTER_MAP => p.map = wire::decode(value).ok()?,
             _ => return None,
         }
         Some(())

@@ -78,6 +78,27 @@ impl ClusterMap {
     pub fn is_lost(&self, ost: OstIndex, object: u32) -> bool {
         self.lost.iter().any(|l| l.ost == ost && l.after < object && object <= l.through)
     }
+    fn known(&self, ost: OstIndex) -> KnownOpening {
+        self.opening(ost).cloned().unwrap_or(KnownOpening { ost, ..KnownOpening::default() })
+    }
+    /// Why a store is not let in as that of an OST which had `had`: it is an older copy that nobody accepted. It has made objects up to
+    /// `last_object`, and tells these openings, of which the last one is new.
+    #[must_use]
+    pub fn refusal(&self, ost: OstIndex, openings: &[Opening], last_object: u32, had: Stable) -> Option<RegisterError> {
+        let (known, now) = (self.known(ost), openings.last()?);
+        let has = Stable { object: last_object, committed: now.committed };
+        let is_behind = has.object < had.object || has.committed < had.committed;
+        let is_accepted = known.accepted != 0 && openings.iter().any(|o| o.mark == known.accepted);
+        let (seen, theirs, mark) = (known.boot, now.boot, now.mark);
+        ((is_behind || !descends(openings, &known)) && !is_accepted).then_some(RegisterError::Older {
+            ost,
+            seen,
+            theirs,
+            had,
+            has,
+            mark,
+        })
+    }
     /// Lets the store of an OST of the map in, which had `had`; whether that changed the map.
     ///
     /// # Errors
@@ -85,21 +106,16 @@ impl ClusterMap {
     pub(crate) fn admit(&mut self, q: &RegisterRequest, had: Stable) -> Result<bool, RegisterError> {
         let ost = q.entry.ost;
         let Some(now) = q.openings.last().filter(|_| !types::planted!("older-copy-let-in")) else { return Ok(false) };
-        let known = self.opening(ost).cloned().unwrap_or(KnownOpening { ost, ..KnownOpening::default() });
-        if known.mark == now.mark {
+        if self.known(ost).mark == now.mark {
             // The same question again: objects may have been made since it was written.
             return Ok(false);
         }
-        let has = Stable { object: q.last_object, committed: now.committed };
-        let is_behind = has.object < had.object || has.committed < had.committed;
-        if is_behind || !descends(&q.openings, &known) {
-            if known.accepted == 0 || q.openings.iter().all(|o| o.mark != known.accepted) {
-                let (seen, theirs, mark) = (known.boot, now.boot, now.mark);
-                return Err(RegisterError::Older { ost, seen, theirs, had, has, mark });
-            }
-            if has.object < had.object {
-                self.lose(ost, has.object, had.object);
-            }
+        if let Some(older) = self.refusal(ost, &q.openings, q.last_object, had) {
+            return Err(older);
+        }
+        if q.last_object < had.object {
+            // It was accepted.
+            self.lose(ost, q.last_object, had.object);
         }
         self.refused.retain(|r| r.ost != ost);
         self.set_opening(KnownOpening { ost, boot: now.boot, mark: now.mark, accepted: 0 });

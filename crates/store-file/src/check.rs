@@ -9,11 +9,13 @@ use std::path::Path;
 use oss::store::{BLOCK_BYTES, Charged, ObjectAttr, ObjectInfo, Usages};
 use redb::{Database, ReadableDatabase, ReadableTable};
 use rt::{BlockingFile, Rt};
-use types::{ObjectId, WallTime};
+use types::{ObjectId, Transno, WallTime};
+use wire::connect::Opening;
 use wire::crc32c;
 
 use crate::db::{
-    ADVICE, COUNTED, DbError, EXTENTS, OBJECTS, PROMISES, REVOKED, SEQUENCES, STATE, SUPER, USAGE, charged_of_key,
+    ADVICE, COUNTED, DbError, EXTENTS, OBJECTS, OPENINGS, PROMISES, REVOKED, SEQUENCES, STATE, SUPER, USAGE,
+    charged_of_key,
 };
 use crate::error::OpenError;
 use crate::format::{
@@ -54,6 +56,10 @@ pub struct Checked {
     pub bad_blocks: Vec<BadPlace>,
     /// The superblock of the database, where block 0 of the data file is damaged: [`crate::mend`] puts it back.
     pub superblock: Option<Superblock>,
+    /// The openings that it knows of, and last the next one, without a mark: what it would tell the cluster if it were opened now.
+    pub openings: Vec<Opening>,
+    /// The last object that it ever made, by sequence.
+    pub last_objects: BTreeMap<u64, u32>,
     /// Credentials that it knows as revoked, with the time at which each ends by itself; 0: never.
     pub revoked: Vec<(u64, WallTime)>,
 }
@@ -167,10 +173,10 @@ impl Checker<'_> {
             (Ok(_), Ok(_)) if self.out.faults.is_empty() => {}
             (Ok(known), _) => self.out.superblock = Some(known.clone()),
         }
-        let mut sequences = BTreeMap::new();
+        self.openings(&txn)?;
         for row in txn.open_table(SEQUENCES)?.iter()? {
             let (seq, last) = row?;
-            sequences.insert(seq.value(), last.value());
+            self.out.last_objects.insert(seq.value(), last.value());
         }
         for row in txn.open_table(OBJECTS)?.iter()? {
             let (key, value) = row?;
@@ -179,7 +185,7 @@ impl Checker<'_> {
                 Ok(attr) => self.out.objects.push(ObjectInfo { object, attr }),
                 Err(e) => self.suspect(object, format!("the record of object {object}: {e}")),
             }
-            if sequences.get(&object.0.seq).is_none_or(|last| object.0.oid > *last) {
+            if self.out.last_objects.get(&object.0.seq).is_none_or(|last| object.0.oid > *last) {
                 self.out.bad_rows = true;
                 self.fault(format!("object {object} has a higher id than was ever given out"));
             }
@@ -214,6 +220,23 @@ impl Checker<'_> {
         }
         self.about_objects(&txn, ADVICE, "what is advised of", |o, b| advice_from_bytes(o, b).err())?;
         self.about_objects(&txn, PROMISES, "the promised cut of", |o, b| promise_from_bytes(o, b).err())
+    }
+
+    fn openings(&mut self, txn: &redb::ReadTransaction) -> Result<(), DbError> {
+        match txn.open_table(OPENINGS) {
+            Err(redb::TableError::TableDoesNotExist(_)) => {}
+            table => {
+                for row in table?.iter()? {
+                    let (boot, mark) = row?;
+                    self.out.openings.push(Opening { boot: boot.value(), mark: mark.value(), ..Opening::default() });
+                }
+            }
+        }
+        let state = txn.open_table(STATE)?;
+        let read = |name: &str| -> Result<u64, DbError> { Ok(state.get(name)?.map_or(0, |v| v.value())) };
+        let (boot, committed) = (read("boot")?.saturating_add(1), Transno(read("transno")?));
+        self.out.openings.push(Opening { boot, mark: 0, committed });
+        Ok(())
     }
 
     /// The rows of a table that a store of an earlier program does not have.

@@ -134,6 +134,43 @@ fn processes_refuse_an_older_copy_of_a_store_until_it_is_told_otherwise() {
     goes_on_without_the_copy(&["--processes"]);
 }
 
+/// A repair of the stopped cluster while the copy is in the newer store's place leaves what that one has.
+fn is_left_alone_by_a_repair(up: &Up) {
+    let out = support::stria(&["fsck", "--repair", "--dir", &up.cluster()]);
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(out.status.code() == Some(4) && said.contains("OST0001: its store is an older copy: "), "{out:?}");
+    assert!(said.contains("1 fault(s)") && !said.contains("lost+found"), "{said}");
+}
+
+#[test]
+fn a_repair_believes_no_older_copy_and_what_the_newer_store_has_is_there_when_that_comes_back() {
+    if !can_mount() {
+        return;
+    }
+    let (mut up, older, newer) = copied(&[], false);
+    // With objects on several OSTs, the refused one among them.
+    let wide = up.at("wide");
+    good(&["setstripe", "-c", "3", "-S", "64k", text(&wide)]);
+    fs::write(&wide, vec![7; 300_000]).unwrap();
+    up.stop();
+    put_in_place(&up, &older, &newer);
+    // No server has seen it yet.
+    is_left_alone_by_a_repair(&up);
+    up.start(&[]);
+    is_refused(&up);
+    up.stop();
+    is_left_alone_by_a_repair(&up);
+    fs::remove_dir_all(up.store("ost1")).unwrap();
+    fs::rename(&newer, up.store("ost1")).unwrap();
+    let (code, said) = up.fsck();
+    assert_eq!(code, 0, "{said}");
+    up.start(&[]);
+    assert_eq!((read(&up, "f1"), read(&up, "later")), (Ok("of 1, newer".into()), Ok("later".into())));
+    assert!(fs::read(&wide).unwrap() == [7; 300_000]);
+    assert!(!up.at("lost+found").exists());
+    up.stop();
+}
+
 #[test]
 fn a_copy_that_was_made_while_the_store_was_in_use_is_refused_although_it_knows_the_last_start() {
     if !can_mount() {
@@ -146,6 +183,7 @@ fn a_copy_that_was_made_while_the_store_was_in_use_is_refused_although_it_knows_
     }
     up.stop();
     put_in_place(&up, &older, &newer);
+    is_left_alone_by_a_repair(&up);
     up.start(&[]);
     is_refused(&up);
     assert_eq!(read(&up, "more99"), Err(Some(libc::EIO)));
