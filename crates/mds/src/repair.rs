@@ -398,14 +398,20 @@ impl<'a> Repair<'a> {
         self.keep_allocated(stray.ost, stray.object.0.oid);
     }
 
-    /// Objects behind the last one given out are removed when the OST comes: this one counts as given out.
+    /// Objects behind the last one given out are removed when the OST comes: this one counts as given out. Those before it are as they were:
+    /// clients may replay their creates, and who nobody replays is removed then.
     fn keep_allocated(&mut self, ost: OstIndex, oid: u32) {
         let row = self.precreates.entry(ost).or_default();
         if types::planted!("adopted-given-out") {
             return;
         }
-        row.last_used = row.last_used.max(oid);
-        row.ceiling = row.ceiling.max(row.last_used);
+        if oid > row.last_used {
+            let mut before = row.may_be_lost();
+            before.retain(|id| *id < oid);
+            *row = std::mem::take(row).with_unreplayed(&before);
+            row.last_used = oid;
+            row.ceiling = row.ceiling.max(oid);
+        }
         row.keep(oid);
     }
 

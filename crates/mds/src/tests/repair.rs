@@ -7,7 +7,7 @@ use types::{Fid, ObjectId, OstIndex, Rng, WallTime};
 use super::harness::Fs;
 use crate::check::{Finding, Report, check_or};
 use crate::kv::{MemoryKv, MetaKv, seal, show_key, unseal};
-use crate::record::{HorizonRow, Inode, InodeFlags, S_IFDIR};
+use crate::record::{HorizonRow, Inode, InodeFlags, PrecreateRow, S_IFDIR};
 use crate::repair::{Objects, Stray, repair};
 use crate::{dirent, keys};
 
@@ -298,6 +298,26 @@ fn an_ost_whose_allocation_state_is_lost_counts_on_from_the_highest_object_of_a_
     assert!(matches!(found[..], [Finding::Allocation { says: 0, .. }]), "{found:?}");
     let said = repaired(&fs, &kv, &objects);
     assert!(matches!(&said[..], [one] if one.contains("OST0000") && one.contains("given out")), "{said:?}");
+}
+
+#[test]
+fn objects_before_one_that_is_adopted_may_still_be_replayed_and_are_removed_if_nobody_does() {
+    let (fs, ost) = (store(), OstIndex(0));
+    // Two creates were answered and not committed: of the first one nothing is written out yet.
+    let row = PrecreateRow { last_used: 1000, ceiling: 1010, ..PrecreateRow::default() };
+    let mut sealed = Vec::new();
+    seal(&keys::precreate(ost), &wire::encode(&row), &mut sealed);
+    let kv = with(&fs, |map| drop(map.insert(keys::precreate(ost).to_vec(), sealed)));
+    let dynkv: Rc<dyn MetaKv> = kv.clone();
+    let strays = [1002, 1005, 1003].map(|oid| stray(ObjectId::new(ost, oid), 5)).to_vec();
+    let objects = Objects { strays, ..Objects::default() };
+    fs.world.run(repair(&dynkv, &look(&fs, &kv), &objects, WallTime(9))).unwrap();
+    let after = look(&fs, &kv);
+    let row = &after.parts.precreates[&ost];
+    assert_eq!(Vec::from_iter(row.may_be_lost()), [1001, 1004, 1006, 1007, 1008, 1009, 1010]);
+    let left_over = (1000..1007).filter(|oid| after.is_left_over(ost, ObjectId::new(ost, *oid)));
+    assert_eq!(Vec::from_iter(left_over), [1001, 1004, 1006]);
+    assert_eq!(after.findings, []);
 }
 
 /// A store whose file of FID `object` was made of that object by an earlier repair, and has got the objects of another file since: what the check says
