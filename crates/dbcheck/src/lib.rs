@@ -25,7 +25,7 @@ use rt::BlockingFile;
 use overlay::{Overlay, View};
 pub use pages::PageCheck;
 pub use rebuild::rebuild;
-pub use salvage::{Commit, IsWhole, Salvaged, Shape, Take, commits, salvage};
+pub use salvage::{Commit, IsWhole, Lost, Salvaged, Shape, Take, commits, salvage, salvage_and_lost};
 pub use watched::{PageSums, Watched};
 pub use whole::Whole;
 

@@ -89,12 +89,40 @@ pub fn commits(file: &dyn BlockingFile) -> io::Result<Vec<Commit>> {
     Ok([first, 1 - first].into_iter().filter(has_root).map(|slot| Commit { header: header.clone(), slot }).collect())
 }
 
-/// Hands out the records that a table had at a commit; a table that is not there has none. `is_whole` knows whether a value
-/// is what was stored under its key; `None`: nothing tells that. Memory: the records of damaged pages, and, once a page has to be looked for, 32 bytes for
-/// each of the file.
+/// The keys of one table under which records may be missing: those below pages that are not what they were. In order, no two overlap.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Lost(Vec<KeyRange>);
+
+/// Behind the first key, up to and with the second one; `None`: there is no bound.
+type KeyRange = (Option<Vec<u8>>, Option<Vec<u8>>);
+
+impl Lost {
+    /// No record is missing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+    /// Whether a record under this key may be missing; of a table whose keys are in the order of their bytes.
+    #[must_use]
+    pub fn may_have(&self, key: &[u8]) -> bool {
+        let behind = |(_, last): &KeyRange| last.as_deref().is_some_and(|last| last < key);
+        let first = self.0.get(self.0.partition_point(behind));
+        first.is_some_and(|(after, _)| after.as_deref().is_none_or(|after| after < key))
+    }
+    /// Ranges come in the order of their first keys, and lie within the one before or behind it.
+    fn add(&mut self, range: &KeyRange) {
+        let within =
+            |(_, last): &KeyRange| last.as_ref().is_none_or(|last| range.1.as_ref().is_some_and(|to| to <= last));
+        if !self.0.last().is_some_and(within) {
+            self.0.push(range.clone());
+        }
+    }
+}
+
+/// Hands out the records that a table had at a commit, as [`salvage_and_lost`], which tells besides what may be missing.
 ///
 /// # Errors
-/// The file cannot be read, or is no such database; what `take` answers.
+/// As that one.
 pub fn salvage(
     file: &dyn BlockingFile,
     commit: &Commit,
@@ -103,6 +131,23 @@ pub fn salvage(
     is_whole: Option<&IsWhole<'_>>,
     take: &mut Take<'_>,
 ) -> io::Result<Salvaged> {
+    salvage_and_lost(file, commit, table, shape, is_whole, take).map(|(saved, _)| saved)
+}
+
+/// Hands out the records that a table had at a commit; a table that is not there has none. `is_whole` knows whether a value
+/// is what was stored under its key; `None`: nothing tells that. Memory: the records of damaged pages, and, once a page has to be looked for, 32 bytes for
+/// each of the file.
+///
+/// # Errors
+/// The file cannot be read, or is no such database; what `take` answers.
+pub fn salvage_and_lost(
+    file: &dyn BlockingFile,
+    commit: &Commit,
+    table: &str,
+    shape: Shape,
+    is_whole: Option<&IsWhole<'_>>,
+    take: &mut Take<'_>,
+) -> io::Result<(Salvaged, Lost)> {
     let Commit { header, slot } = commit;
     let mut definition: Option<Vec<u8>> = None;
     let is_definition = |key: &[u8], value: &[u8]| {
@@ -120,11 +165,14 @@ pub fn salvage(
     let mut tables = Walk { makes_sense: &is_any, ..Walk::new(file, header, Shape::default(), &is_definition)? };
     tables.tree(&header[SLOT_AT[*slot] + SLOT_ROOT..][..ROOT_BYTES], &mut take_definition)?;
     let definition = definition.unwrap_or_else(|| tables.definition_in_damaged(shape, is_whole));
-    let saved = match root_of_definition(&definition) {
-        Some(root) => Walk::new(file, header, shape, is_whole.unwrap_or(&|_, _| false))?.tree(root, take)?,
-        None => Salvaged::default(),
+    let (saved, lost) = match root_of_definition(&definition) {
+        Some(root) => {
+            let mut walk = Walk::new(file, header, shape, is_whole.unwrap_or(&|_, _| false))?;
+            (walk.tree(root, take)?, walk.lost)
+        }
+        None => (Salvaged::default(), if definition.is_empty() { tables.lost } else { Lost::default() }),
     };
-    Ok(Salvaged { damaged_pages: saved.damaged_pages + tables.out.damaged_pages, ..saved })
+    Ok((Salvaged { damaged_pages: saved.damaged_pages + tables.out.damaged_pages, ..saved }, lost))
 }
 
 pub(crate) fn root_of_definition(definition: &[u8]) -> Option<&[u8]> {
@@ -185,6 +233,22 @@ impl Shape {
                 ..self.value_end(page, n, i)?;
             Some((page.get(key)?, page.get(value)?))
         })
+    }
+    /// Key `i` of a branch with `n` keys: none that is higher is below child `i`.
+    fn branch_key(self, page: &[u8], n: usize, i: usize) -> Option<&[u8]> {
+        let keys = BRANCH_HEAD + (CHECKSUM_BYTES + NUMBER_BYTES) * (n + 1);
+        let end = |i: usize| match self.key {
+            Some(width) => Some(keys + width * (i + 1)),
+            None => u32_at(page, keys + OFFSET_BYTES * i),
+        };
+        let first = keys + if self.key.is_none() { OFFSET_BYTES * n } else { 0 };
+        page.get(if i == 0 { first } else { end(i - 1)? }..end(i)?)
+    }
+    /// Which keys are below child `i` of a branch with `n` keys, below which are those `within`.
+    fn range_below(self, page: &[u8], n: usize, i: usize, within: &KeyRange) -> KeyRange {
+        let key = |i: usize| self.branch_key(page, n, i).map(<[u8]>::to_vec);
+        let after = if i == 0 { within.0.clone() } else { key(i - 1) };
+        (after, if i == n { within.1.clone() } else { key(i) })
     }
     /// Where the part of a page ends that its checksum covers.
     fn end_of(self, page: &[u8]) -> Option<usize> {
@@ -275,6 +339,7 @@ struct Walk<'a> {
     places: Option<HashMap<u128, (u64, usize)>>,
     /// Damaged pages of which no record could be read.
     unread: Vec<Vec<u8>>,
+    lost: Lost,
     out: Salvaged,
 }
 
@@ -296,13 +361,14 @@ impl<'a> Walk<'a> {
             kept: Vec::new(),
             places: None,
             unread: Vec::new(),
+            lost: Lost::default(),
             out: Salvaged::default(),
         })
     }
 
     fn tree(&mut self, root: &[u8], take: &mut Take<'_>) -> io::Result<Salvaged> {
         if let (Some(number), Some(checksum)) = (u64_at(root, 0), checksum_at(root, NUMBER_BYTES)) {
-            self.descend((number, checksum), false, 0, take)?;
+            self.descend((number, checksum), false, &(None, None), 0, take)?;
         }
         for (key, value) in std::mem::take(&mut self.kept) {
             take(&key, &value, false)?;
@@ -358,9 +424,17 @@ impl<'a> Walk<'a> {
         page.is_some_and(|p| self.shape.matches(&p, checksum))
     }
 
-    fn descend(&mut self, child: Child, above_is_whole: bool, depth: usize, take: &mut Take<'_>) -> io::Result<()> {
+    fn descend(
+        &mut self,
+        child: Child,
+        above_is_whole: bool,
+        keys: &KeyRange,
+        depth: usize,
+        take: &mut Take<'_>,
+    ) -> io::Result<()> {
         let (number, checksum) = child;
         if depth > DEPTH_MAX {
+            self.lost.add(keys);
             return Ok(());
         }
         let mut page = self.place(number).and_then(|p| self.read(p));
@@ -368,11 +442,13 @@ impl<'a> Walk<'a> {
             page = self.find(checksum)?.or(page);
         }
         let Some(page) = page else {
+            self.lost.add(keys);
             self.out.damaged_pages += 1;
             return Ok(());
         };
         if !self.shape.matches(&page, checksum) {
-            return self.damaged(number, &page, depth, take);
+            self.lost.add(keys);
+            return self.damaged(number, &page, keys, depth, take);
         }
         if !self.seen.insert(number) {
             return Ok(());
@@ -385,11 +461,21 @@ impl<'a> Walk<'a> {
             }
             return Ok(());
         }
-        children(&page, n).try_for_each(|c| self.descend(c, true, depth + 1, take))
+        let shape = self.shape;
+        children(&page, n).enumerate().try_for_each(|(i, child)| {
+            self.descend(child, true, &shape.range_below(&page, n, i, keys), depth + 1, take)
+        })
     }
 
     /// A page that is not what it was: as leaf or branch, with the number of entries of which most makes sense.
-    fn damaged(&mut self, number: u64, page: &[u8], depth: usize, take: &mut Take<'_>) -> io::Result<()> {
+    fn damaged(
+        &mut self,
+        number: u64,
+        page: &[u8],
+        keys: &KeyRange,
+        depth: usize,
+        take: &mut Take<'_>,
+    ) -> io::Result<()> {
         if !self.seen_damaged.insert(number) {
             return Ok(());
         }
@@ -428,14 +514,15 @@ impl<'a> Walk<'a> {
             if first { children(page, n).filter(|c| self.is_whole_page(*c)).count() } else { 0 }
         };
         let best = numbers().map(|n| (whole(n), n == said, n)).max().filter(|(count, ..)| *count > 0);
-        let keys = match best {
+        let entries = match best {
             Some((.., n)) => Some(n),
             None if sound(said).is_some() => Some(said),
             None => numbers().filter(|n| sound(*n).is_some()).max(),
         };
-        let Some(keys) = keys else { return Ok(()) };
-        let all: Vec<Child> = children(page, keys).collect();
-        all.into_iter().try_for_each(|c| self.descend(c, false, depth + 1, take))
+        let Some(entries) = entries else { return Ok(()) };
+        let all: Vec<Child> = children(page, entries).collect();
+        // Which keys are below which of them is not known.
+        all.into_iter().try_for_each(|c| self.descend(c, false, keys, depth + 1, take))
     }
 
     /// The page with this checksum, wherever it is.

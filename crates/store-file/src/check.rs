@@ -14,7 +14,7 @@ use wire::connect::Opening;
 use wire::crc32c;
 
 use crate::db::{
-    ADVICE, COUNTED, DbError, EXTENTS, OBJECTS, OPENINGS, PROMISES, REVOKED, SEQUENCES, STATE, SUPER, USAGE,
+    ADVICE, COUNTED, DOUBTED, DbError, EXTENTS, OBJECTS, PROMISES, REVOKED, SEQUENCES, STATE, SUPER, USAGE,
     charged_of_key,
 };
 use crate::error::OpenError;
@@ -23,6 +23,7 @@ use crate::format::{
     extent_of_key, object_from_bytes, object_of_key, promise_from_bytes,
 };
 use crate::map::CHUNK_BLOCKS;
+use crate::openings::OPENINGS;
 
 /// A block that does not match its checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -208,6 +209,7 @@ impl Checker<'_> {
             }
         }
         self.counts(&held);
+        self.doubted(&txn)?;
         self.usages(&txn)?;
         match txn.open_table(REVOKED) {
             Err(redb::TableError::TableDoesNotExist(_)) => {}
@@ -220,6 +222,19 @@ impl Checker<'_> {
         }
         self.about_objects(&txn, ADVICE, "what is advised of", |o, b| advice_from_bytes(o, b).err())?;
         self.about_objects(&txn, PROMISES, "the promised cut of", |o, b| promise_from_bytes(o, b).err())
+    }
+
+    /// Objects that a repair could not save as they were.
+    fn doubted(&mut self, txn: &redb::ReadTransaction) -> Result<(), DbError> {
+        let table = match txn.open_table(DOUBTED) {
+            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(()),
+            table => table?,
+        };
+        for row in table.iter()? {
+            let object = object_of_key(row?.0.value());
+            self.suspect(object, format!("object {object}: rows of it were lost, and older ones stand for them"));
+        }
+        Ok(())
     }
 
     fn openings(&mut self, txn: &redb::ReadTransaction) -> Result<(), DbError> {

@@ -32,6 +32,8 @@ pub(crate) const ADVICE: TableDefinition<&[u8; 16], &[u8]> = TableDefinition::ne
 pub(crate) const PROMISES: TableDefinition<&[u8; 16], &[u8]> = TableDefinition::new("promises");
 /// Credentials that were revoked, and when they would have ended (nanoseconds since 1970; 0: never).
 pub(crate) const REVOKED: TableDefinition<u64, i64> = TableDefinition::new("revoked");
+/// Objects of which a repair took rows that may be older than what was lost, until a repair has named them: made and read by `fsck` alone.
+pub(crate) const DOUBTED: TableDefinition<&[u8; 16], ()> = TableDefinition::new("doubted");
 /// What quiet clients hold.
 pub(crate) const QUIET: TableDefinition<u64, &[u8]> = TableDefinition::new("quiet");
 

@@ -12,6 +12,7 @@
 //! Guarded by: `crates/store-file/tests`, `oss::store::conformance`, `crates/sim/tests/{cluster,sequences}.rs`.
 
 mod backend;
+mod before;
 mod check;
 mod commit;
 mod config;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use dbcheck::{Commit, IsWhole, Mended, Salvaged, Shape};
+use dbcheck::{Commit, IsWhole, Lost, Mended, Salvaged, Shape};
 use oss::store::{BLOCK_BYTES, BlockRun, ObjectAttr, ObjectStore, Update};
 use redb::{Database, Key, ReadableTable, TableDefinition, Value, WriteTransaction};
 use rt::{BlockingFile, RoomyFile, Rt};
@@ -15,10 +15,11 @@ use types::ObjectId;
 use wire::crc32c;
 
 use crate::backend::FileBackend;
+use crate::before::Before;
 use crate::check::{BadPlace, Held};
 use crate::db::{
-    ADVICE, ANSWERS, COUNTED, DbError, EXTENTS, MACHINES, OBJECTS, ORIGINS, PROMISES, REVOKED, SEQUENCES, SESSIONS,
-    STATE, SUPER,
+    ADVICE, ANSWERS, COUNTED, DOUBTED, DbError, EXTENTS, MACHINES, OBJECTS, ORIGINS, PROMISES, REVOKED, SEQUENCES,
+    SESSIONS, STATE, SUPER,
 };
 use crate::error::OpenError;
 use crate::fence::epoch_of;
@@ -97,8 +98,10 @@ pub async fn salvage(rt: &Rt, dir: &Path, cache_bytes: usize) -> Result<(Salvage
         let mut block = vec![0; BLOCK_BYTES as usize];
         let superblock = data.read(0, &mut block).ok().and_then(|()| Superblock::from_bytes(&block).ok());
         let to = database(to, cache_bytes)?;
-        for of in dbcheck::commits(from)? {
-            let copied = Copying { from, of: &of, to: &to }.all(superblock.clone(), epoch.as_deref())?;
+        let commits = dbcheck::commits(from)?;
+        for (i, of) in commits.iter().enumerate() {
+            let before = commits.get(i + 1).map(|of| Before { from, of, to: &to, data: &*data });
+            let copied = Copying { from, of, to: &to, before }.all(superblock.clone(), epoch.as_deref())?;
             if copied.records > 0 {
                 return Ok(copied);
             }
@@ -117,7 +120,7 @@ fn database(file: Box<dyn BlockingFile>, cache_bytes: usize) -> io::Result<Datab
     builder.create_with_backend(FileBackend(file)).map_err(io::Error::other)
 }
 
-fn failed(e: impl Into<redb::Error>) -> io::Error {
+pub(crate) fn failed(e: impl Into<redb::Error>) -> io::Error {
     io::Error::other(e.into())
 }
 
@@ -126,6 +129,7 @@ struct Copying<'a> {
     from: &'a dyn BlockingFile,
     of: &'a Commit,
     to: &'a Database,
+    before: Option<Before<'a>>,
 }
 
 impl Copying<'_> {
@@ -141,8 +145,8 @@ impl Copying<'_> {
         let is_promise =
             |k: &[u8], v: &[u8]| k.try_into().is_ok_and(|k| promise_from_bytes(object_of_key(&k), v).is_ok());
         let of_super = self.table(SUPER, Some(&is_super))?;
-        let of_objects = self.table(OBJECTS, Some(&is_object))?;
-        let of_extents = self.table(EXTENTS, Some(&is_extent))?;
+        let (of_objects, lost_objects) = self.table_and_lost(OBJECTS, Some(&is_object))?;
+        let (of_extents, lost_extents) = self.table_and_lost(EXTENTS, Some(&is_extent))?;
         // Rows without checksums of their own: those of whole pages only.
         let of_state = self.table(STATE, None)?;
         let of_sequences = self.table(SEQUENCES, None)?;
@@ -166,6 +170,8 @@ impl Copying<'_> {
         if of_super.records + of_objects.records + of_extents.records == 0 {
             return Ok(Salvaged::default());
         }
+        let filled = self.before.as_ref().map(|before| before.fill(&lost_objects, &lost_extents)).transpose()?;
+        let sum = Salvaged { records: sum.records + filled.unwrap_or(0), ..sum };
         let txn = self.to.begin_write().map_err(failed)?;
         let known = settle_superblock(&txn, superblock)?;
         let Some(superblock) = known else { return Ok(Salvaged::default()) };
@@ -194,6 +200,15 @@ impl Copying<'_> {
         table: TableDefinition<'_, K, V>,
         is_whole: Option<&IsWhole<'_>>,
     ) -> io::Result<Salvaged> {
+        self.table_and_lost(table, is_whole).map(|(saved, _)| saved)
+    }
+
+    /// The same, and which rows may be missing.
+    fn table_and_lost<K: Key + 'static, V: Value + 'static>(
+        &self,
+        table: TableDefinition<'_, K, V>,
+        is_whole: Option<&IsWhole<'_>>,
+    ) -> io::Result<(Salvaged, Lost)> {
         let mut batch: Vec<(Vec<u8>, Vec<u8>, bool)> = Vec::new();
         let commit = |batch: &mut Vec<(Vec<u8>, Vec<u8>, bool)>| -> io::Result<()> {
             let txn = self.to.begin_write().map_err(failed)?;
@@ -209,10 +224,11 @@ impl Copying<'_> {
         };
         let shape = Shape { key: K::fixed_width(), value: V::fixed_width() };
         let name = redb::TableHandle::name(&table);
-        let saved = dbcheck::salvage(self.from, self.of, name, shape, is_whole, &mut |key, value, trusted| {
-            batch.push((key.to_vec(), value.to_vec(), trusted));
-            if batch.len() >= TOGETHER_MAX { commit(&mut batch) } else { Ok(()) }
-        })?;
+        let saved =
+            dbcheck::salvage_and_lost(self.from, self.of, name, shape, is_whole, &mut |key, value, trusted| {
+                batch.push((key.to_vec(), value.to_vec(), trusted));
+                if batch.len() >= TOGETHER_MAX { commit(&mut batch) } else { Ok(()) }
+            })?;
         commit(&mut batch)?;
         Ok(saved)
     }
@@ -324,6 +340,8 @@ fn agree(txn: &WriteTransaction, data: &dyn BlockingFile) -> Result<(), DbError>
     // The next opening counts anew.
     txn.open_table(STATE)?.remove(COUNTED)?;
     drop((objects, extents, advice, promises));
+    // Their files were set aside.
+    txn.delete_table(DOUBTED)?;
     settle_sequences(txn, IDS_SKIPPED)
 }
 

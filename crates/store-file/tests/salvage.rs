@@ -10,7 +10,7 @@ use frames::{Bulk, FramePool};
 use oss::store::{BlockRange, BlockRun, ObjectStore, Promise, SizeRule, StoreIdentity, Update};
 use rt::Rt;
 use store_file::{Checked, FileStore, FileStoreConfig, MkfsOptions};
-use types::{ClientId, ObjectId, Origin, OstIndex, Rng};
+use types::{ClientId, ObjectId, Origin, OstIndex, Rng, WallTime};
 
 const PAGE: usize = 4096;
 const CACHE_BYTES: usize = 1 << 20;
@@ -205,4 +205,101 @@ fn pages_that_are_gone_cost_what_was_on_them_and_bring_nothing_back() {
         kept
     });
     assert!(kept > 20 * OBJECTS as usize, "{kept} of 40 times {OBJECTS} objects");
+}
+
+/// The byte of every block of an object, and how many blocks it has; it is as long as these.
+type Fill = (u8, u64);
+
+async fn put(rt: &Rt, store: &FileStore, i: u32, (byte, count): Fill) {
+    let mut bulk: Bulk = rt.bulk(PAGE * count as usize).await;
+    bulk.copy_in(0, &vec![byte; PAGE * count as usize]);
+    let crcs = bulk.slices().flat_map(|s| s.chunks_exact(PAGE)).map(wire::crc32c).collect();
+    let (puts, size) = (vec![BlockRun { first: 0, bulk, crcs }], SizeRule::AtLeast(count * PAGE as u64));
+    // A server says at which time it changes an object.
+    store.update(object(i), Update { puts, size, ctime: WallTime(byte.into()), ..Update::default() }).await.unwrap();
+}
+
+/// Objects that the last commit before the kill changed, removed and made.
+const CHANGED: u32 = 50;
+const REMOVED: u32 = 51;
+const MADE: u32 = 2 * OBJECTS;
+const FILES: [&str; 4] = ["data", "meta.redb", "meta.redb.whole", "epoch"];
+
+type Holds = BTreeMap<u32, Fill>;
+
+/// A store that was killed, in `dir`, with nothing on its way; what its last commit but one held, and its last one. Blocks that the last one
+/// freed were not used again.
+async fn killed(rt: Rt, live: &Path, dir: &Path) -> [Holds; 2] {
+    let identity = StoreIdentity { cluster: 7, fsname: "stria".into(), ost: OstIndex(0), uuid: 9 };
+    store_file::mkfs(&rt, live, &MkfsOptions { identity, capacity_bytes: 0, lost_through: 0 }).await.unwrap();
+    let store = FileStore::open(rt.clone(), live, Some(7), config(), None).await.unwrap();
+    store.create(ObjectId::seq_of(OstIndex(0)), MADE).await.unwrap();
+    let before: Holds = (1..MADE).map(|i| (i, (i as u8, 1 + u64::from(i % 3)))).collect();
+    for (i, fill) in &before {
+        put(&rt, &store, *i, *fill).await;
+    }
+    store.sync().await.unwrap();
+    let mut last = before.clone();
+    for (i, fill) in [(CHANGED, (251, before[&CHANGED].1)), (MADE, (252, 2))] {
+        put(&rt, &store, i, fill).await;
+        last.insert(i, fill);
+    }
+    store.destroy(vec![object(REMOVED)], None).await.unwrap();
+    last.remove(&REMOVED);
+    store.sync().await.unwrap();
+    for name in FILES {
+        fs::copy(live.join(name), dir.join(name)).unwrap();
+    }
+    store.close().await.unwrap();
+    [before, last]
+}
+
+/// The objects that do not have what they had, or are not there.
+async fn wrong(rt: &Rt, dir: &Path, holds: &Holds) -> BTreeSet<ObjectId> {
+    let store = FileStore::open(rt.clone(), dir, Some(7), config(), None).await.unwrap();
+    let mut wrong = BTreeSet::new();
+    for (i, (byte, count)) in holds {
+        let size = store.attr(object(*i)).await.map(|attr| attr.size);
+        let read = store.read(object(*i), BlockRange { first: 0, count: *count }).await;
+        let bytes = read.map(|blocks| blocks.bulk.to_vec());
+        if size != Ok(count * PAGE as u64) || bytes != Ok(vec![*byte; PAGE * *count as usize]) {
+            wrong.insert(object(*i));
+        }
+    }
+    store.close().await.unwrap();
+    wrong
+}
+
+#[test]
+fn a_lost_page_of_the_newest_commit_costs_only_what_the_commit_before_does_not_have() {
+    let (live, dir) = (in_memory(), in_memory());
+    let (live_at, at) = (live.path().to_path_buf(), dir.path().to_path_buf());
+    on_shard(async move |rt| {
+        let [before, last] = killed(rt.clone(), &live_at, &at).await;
+        let files = FILES.map(|name| (name, fs::read(at.join(name)).unwrap()));
+        let whole = &files[1].1;
+        let (mut kept, mut gone) = (0, 0);
+        for page in (1..whole.len() / PAGE).filter(|page| whole[page * PAGE..][..PAGE].iter().any(|b| *b != 0)) {
+            files.iter().for_each(|(name, bytes)| fs::write(at.join(name), bytes).unwrap());
+            let mut bytes = whole.clone();
+            bytes[page * PAGE..][..PAGE].fill(0);
+            fs::write(at.join("meta.redb"), &bytes).unwrap();
+            let what = format!("page {page}");
+            let (suspects, salvaged) = repaired(&rt, &at, &what).await.unwrap();
+            let lost = wrong(&rt, &at, &last).await;
+            if suspects.is_empty() && !lost.is_empty() {
+                // Where all tables are is lost: the commit before counts as it was.
+                assert_eq!(wrong(&rt, &at, &before).await, BTreeSet::new(), "{what}");
+                gone += 1;
+                continue;
+            }
+            let silent: Vec<_> = lost.difference(&suspects).filter(|o| **o != object(MADE)).collect();
+            assert!(silent.is_empty(), "{what}: {silent:?} have lost something in silence");
+            // A leaf has so many rows of extents at most.
+            assert!(lost.len() <= 85, "{what}: {} objects are lost", lost.len());
+            kept += usize::from(salvaged && lost.len() + suspects.len() <= 4);
+        }
+        assert!(gone <= 1, "{gone} pages cost the whole commit");
+        assert!(kept > 0, "of no page the commit before had all rows in another place");
+    });
 }
