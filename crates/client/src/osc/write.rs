@@ -313,13 +313,14 @@ impl Osc {
         Ok(())
     }
 
-    /// Writes out what is dirty in the extent and waits until nothing of it is under way. Whoever only asks for it waits for what was
-    /// written until now, whatever is written meanwhile. Errors are kept with the file.
+    /// Writes out what is dirty in the extent now and waits until nothing of it is under way, whatever is written meanwhile: that comes after
+    /// what the flush is for, or a gate keeps it away. Only for a lock that leaves it is all, until nothing is dirty. Errors are kept with
+    /// the file.
     pub(crate) async fn flush(self: &Rc<Self>, object: &Rc<Object>, extent: Extent, why: Why<'_>) {
         let key = Rc::downgrade(object);
         let due = match why {
-            Why::Asked => object.with_pages(|pages| pages.due_now(extent)),
-            _ => Due::all(extent),
+            Why::Asked | Why::Under(_) => object.with_pages(|pages| pages.due_now(extent)),
+            Why::CalledBack(_) => Due::all(extent),
         };
         loop {
             let changed = object.changed.wait();

@@ -36,6 +36,7 @@ mod replay_gap;
 mod reserved;
 mod sizes;
 mod stalls;
+mod starved;
 mod timeouts;
 mod unknown_ost;
 mod urgent;

@@ -127,7 +127,8 @@ impl Client {
         if !change.is_gated() || self.pages.on_change(first, end) {
             self.lock(lock).expect("it was picked").users += 1;
             let extent = if kind.is_of_size() { Extent::ALL } else { Extent::new(first * PAGE, end * PAGE) };
-            self.changes.push((change, Flush::of_lock(&self.pages, extent, lock)));
+            let flush = Flush::of_change(&mut self.pages, extent, lock);
+            self.changes.push((change, flush));
         }
     }
     /// A page under a write lock to the end of all objects, at times.

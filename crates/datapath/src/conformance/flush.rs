@@ -42,6 +42,11 @@ impl Flush {
         let due = pages.due_now(extent);
         Flush::of(pages, due, 0)
     }
+    /// Of what is unwritten in an extent when a change under a lock begins.
+    pub(super) fn of_change(pages: &mut Pages<Cells>, extent: Extent, lock: u64) -> Flush {
+        let due = pages.due_now(extent);
+        Flush::of(pages, due, lock)
+    }
     /// Of all that a lock covers that leaves.
     pub(super) fn of_lock(pages: &Pages<Cells>, extent: Extent, lock: u64) -> Flush {
         Flush::of(pages, Due::all(extent), lock)

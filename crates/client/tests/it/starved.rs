@@ -1,0 +1,69 @@
+//! Nobody waits for ever because others go on: what is waited for is what was there when the wait began, and who came first goes first.
+use crate::world::*;
+
+const PAGE: usize = 4096;
+
+/// A program that goes on writing to the first page of a file until `ends` is set. Its pause is far shorter than a write RPC takes.
+fn goes_on_writing(c: &Rc<Client>, file: &Rc<OpenFile>) -> (Rc<Cell<bool>>, rt::sync::OneReceiver<u64>) {
+    let (ends, (tx, rx)) = (Rc::new(Cell::new(false)), rt::sync::oneshot());
+    let (c, file, over) = (c.clone(), file.clone(), ends.clone());
+    c.rt().clone().spawn(async move {
+        let mut written = 0;
+        while !over.get() {
+            c.data().write(&file, 0, &[written as u8; PAGE]).await.unwrap();
+            written += 1;
+            c.rt().sleep(Duration::from_micros(50)).await;
+        }
+        tx.send(written);
+    });
+    (ends, rx)
+}
+
+fn beside_a_writer(step: impl AsyncFn(&Rc<Client>, &Rc<OpenFile>)) {
+    for seed in 0..3 {
+        let world = World::new(seed, 2, OstConfig::default());
+        let (c, _) = world.client(|_| {});
+        world.run(Duration::from_secs(2), async {
+            let file = create_striped(&c, "f").await;
+            c.data().write(&file, 0, &vec![7; 3 * MIB as usize]).await.unwrap();
+            let (ends, over) = goes_on_writing(&c, &file);
+            world.sim.sleep(Duration::from_millis(1)).await;
+            step(&c, &file).await;
+            ends.set(true);
+            assert!(over.await.unwrap() > 10, "it wrote meanwhile");
+        });
+    }
+}
+
+#[test]
+fn a_direct_read_does_not_wait_for_what_is_written_after_it_began() {
+    beside_a_writer(async |c, file| {
+        let direct = c.open(&root(), file.fid(), O_RDWR | O_DIRECT).await.unwrap();
+        let read = c.data().read(&direct, 0, 2 * PAGE).await.unwrap().to_vec();
+        assert!(read.len() == 2 * PAGE && read[PAGE..] == [7; PAGE], "what was written before it");
+        assert!(read[..PAGE].iter().all(|byte| *byte == read[0]), "one of the writes");
+    });
+}
+
+#[test]
+fn a_cut_does_not_wait_for_what_is_written_below_the_new_end_after_it_began() {
+    for size in [MIB + 100, 5 * MIB] {
+        beside_a_writer(async |c, file| {
+            cut(c, file, size).await.unwrap();
+            assert_eq!(c.getattr(&root(), file.fid(), None).await.unwrap().attr.size, size);
+        });
+    }
+}
+
+#[test]
+fn reserving_and_zeroing_space_do_not_wait_for_what_is_written_after_they_began() {
+    for (mode, at) in [(0, 0), (1, 0), (16, PAGE as u64), (3, PAGE as u64)] {
+        beside_a_writer(async |c, file| {
+            c.data().fallocate(file, mode, at, MIB).await.unwrap();
+            if mode & !1 != 0 {
+                let zeros = c.data().read(file, at, 64 * PAGE).await.unwrap().to_vec();
+                assert!(zeros.len() == 64 * PAGE && zeros.iter().all(|byte| *byte == 0));
+            }
+        });
+    }
+}
