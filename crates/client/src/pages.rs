@@ -6,6 +6,7 @@ use std::rc::{Rc, Weak};
 
 use cache::{CacheConfig, FrameId, PageAccess, Reclaimer, Stats};
 use frames::{FramePool, FrameRun};
+use rt::sync::Event;
 use types::PAGE_BYTES;
 use types::record::Recordable as _;
 
@@ -51,6 +52,8 @@ pub struct PageCache {
     /// Asks that may be made since all pages were asked and none was left that could leave; `None`: some may be left.
     allowed_asks: Cell<Option<usize>>,
     pub(crate) limit_hits: Cell<u64>,
+    /// Fewer pages are unwritten than before, of any OST, or there are more places for them.
+    pub(crate) fewer_unwritten: Event,
 }
 
 /// Pages that a cache of `bytes` keeps, and those that it has places for: unwritten pages stay above the limit until they are written.
@@ -85,6 +88,7 @@ impl PageCache {
             stats: RefCell::default(),
             allowed_asks: Cell::new(None),
             limit_hits: Cell::new(0),
+            fewer_unwritten: Event::new(),
         }))
     }
     pub(crate) fn pool(&self) -> FramePool {
@@ -107,6 +111,11 @@ impl PageCache {
     /// Bytes allowed.
     pub(crate) fn limit_bytes(&self) -> u64 {
         (self.limit.get() * PAGE_BYTES) as u64
+    }
+    /// Bytes of pages that there are places for, unwritten ones among them.
+    pub(crate) fn places_bytes(&self) -> u64 {
+        let (places, limit) = (self.owners.borrow().len(), self.limit.get());
+        (places.min(limit + limit / 4 + PAGES_ABOVE as usize) * PAGE_BYTES) as u64
     }
     /// The policy in use.
     #[must_use]
@@ -135,6 +144,7 @@ impl PageCache {
         self.limit.set((bytes as usize / PAGE_BYTES).clamp(PAGES_MIN as usize, most));
         self.allowed_asks.set(None);
         self.shrink(0);
+        self.fewer_unwritten.notify();
     }
     /// Replaces the policy under load.
     ///

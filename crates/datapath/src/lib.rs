@@ -8,7 +8,7 @@
 //! [`Target::next_oldest`] which pages.
 //!
 //! Code map: [`Window`] (places of bulk RPCs, by rank, with places that only urgent ones get) · [`Books`] (dirty bytes and
-//! grant) · [`Pages`] (one object: validity, claims, changes, dirty pages, write-out; [`Gone`] is what a drop took) ·
+//! grant) · [`Share`] (places in the page cache for unwritten pages of one OST) · [`Pages`] (one object: validity, claims, changes, dirty pages, write-out; [`Gone`] is what a drop took) ·
 //! [`Target`] (one OST: window and books together, and every step that touches books *and* pages) · `writeout` (the choice of
 //! the next write, a write's end and its pages' [`Fate`], how far a flush is) ·
 //! [`Attempts`] (which answers are asked for again) · [`Unsynced`] (what is
@@ -34,6 +34,7 @@ mod attempts;
 mod books;
 pub mod conformance;
 mod pages;
+mod share;
 mod target;
 mod unsynced;
 mod window;
@@ -43,6 +44,7 @@ pub use attempts::{Answer, Attempts, Next};
 pub use books::Books;
 pub(crate) use pages::Outgoing;
 pub use pages::{Claimed, Dropped, Due, Flushing, Gone, Moment, Pages, Part, WriteOut, page_range};
+pub use share::Share;
 pub use target::{Target, TargetLimits};
 pub use unsynced::{Fsync, Unsynced};
 pub use window::{Rank, Ticket, Window};

@@ -42,11 +42,7 @@ impl Data {
             if right.held.iter().all(|h| h.is_wanted_by_nobody()) {
                 right.until = self.rt.now() + HOLD_MAX;
             }
-            let room = async {
-                for o in &s.objects {
-                    self.osts.osc(o.ost).dirty_room(bytes / s.objects.len() as u64).await;
-                }
-            };
+            let room = self.room_to_append(s, bytes);
             if self.rt.timeout(right.until.since(self.rt.now()), room).await.is_some() {
                 right.held = self.ready_to_append(s, inode, bytes == 0, Some(right.held)).await?;
                 return Ok(right);
@@ -58,6 +54,13 @@ impl Data {
         };
         let held = self.ready_to_append(s, inode, bytes == 0, None).await?;
         Ok(AppendRight { held, _turn: turn, until: self.rt.now() + HOLD_MAX })
+    }
+
+    /// Waits for room at each OST for its part of an append of `bytes`.
+    pub(super) async fn room_to_append(&self, s: &Striping, bytes: u64) {
+        for o in &s.objects {
+            self.osts.osc(o.ost).dirty_room(bytes / s.objects.len() as u64).await;
+        }
     }
 
     /// Keeps the right for the next piece of the same call, which is to come within `keep` and, as its kernel believes, goes

@@ -1,5 +1,6 @@
 //! Writing files, and bringing what was written to the servers.
 use std::cell::Cell;
+use std::pin::pin;
 use std::rc::Rc;
 
 use cache::PageAccess;
@@ -109,6 +110,10 @@ impl Data {
         let inode = &file.inode;
         let appends = file.flags() & O_APPEND != 0;
         let changed = if appends { Extent::ALL } else { Extent::at(offset, data.len() as u64) };
+        if appends && !inode.kept_append.is_kept() {
+            // Under the locks it is too late to wait for room.
+            self.room_to_append(s, data.len() as u64).await;
+        }
         let shut = inode.front.shut_for_change(changed).await;
         let (kernels_end, mut right) = (offset.saturating_add(data.len() as u64), None);
         let offset = if appends {
@@ -305,11 +310,13 @@ impl Data {
 
     /// Waits for room as every write does, so that stores dirty no more than writes may. But while the kernel drops pages a
     /// lock callback waits for this, and while the OST is away programs that are being killed would: then there is room
-    /// up to the end of the memory for pages.
+    /// as long as the OST has its part of the memory for pages.
     async fn room_for_stores(&self, inode: &Inode, osc: &Rc<Osc>, bytes: usize) {
-        while !inode.front.is_dropping() && osc.import().is_ok_and(|i| i.state() == ptlrpc::ImportState::Full) {
-            let room = race(osc.dirty_room(bytes as u64), inode.front.until_dropping());
-            if self.rt.timeout(LOOK_AGAIN, room).await.is_some() {
+        let is_there = || osc.import().is_ok_and(|i| i.state() == ptlrpc::ImportState::Full);
+        let waits = || !inode.front.is_dropping() && (is_there() || !osc.has_places(bytes as u64));
+        let mut room = pin!(race(osc.dirty_room(bytes as u64), inode.front.until_dropping()));
+        while waits() {
+            if self.rt.timeout(LOOK_AGAIN, room.as_mut()).await.is_some() {
                 return;
             }
         }
@@ -413,7 +420,16 @@ impl Data {
                 Err(FsError::NoMemory) => {
                     osc.flush(object, Extent::ALL, Why::Under(lock.held())).await;
                     self.pages.shrink(256);
+                    // The places may be those of OSTs that are away: who wants the lock does not wait for them.
+                    let kept = Some(lock).filter(|lock| held.is_some() || lock.held().is_wanted_by_nobody());
                     self.rt.sleep(Duration::from_millis(1)).await;
+                    lock = match kept {
+                        Some(lock) => lock,
+                        None => {
+                            osc.dirty_room(rest.len() as u64).await;
+                            self.lock_for_write(&osc, object, piece.object.align_out(PAGE), held).await?
+                        }
+                    };
                 }
                 Err(e) => return Err(e),
             }

@@ -6,6 +6,7 @@ use frames::{Bulk, FRAME_BYTES};
 use ldlm::{DenyReason, EnqueueFlags, LockCookie, LockDesc, LockMode, LockPolicyData};
 use ptlrpc::turns::Rank;
 use ptlrpc::{CallOptions, Import, ImportState};
+use rt::sync::race;
 use types::{Duration, Extent, FsError, HandleId};
 use wire::Op;
 use wire::ost as wo;
@@ -86,28 +87,47 @@ impl Osc {
 
     /// Whether one more request may dirty pages.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
-        self.target.borrow().books.has_room(bytes)
+        self.target.borrow().books.has_room(bytes) && self.has_places(bytes)
+    }
+    /// Whether the page cache has places for what one more request dirties, and would leave some to other OSTs. Nobody waits for
+    /// those of an OST that is given up: its requests fail.
+    pub(crate) fn has_places(&self, bytes: u64) -> bool {
+        let (dirty, places_bytes) = (self.dirty_and_grant().0, self.pages.places_bytes());
+        let within = |unwritten_bytes| datapath::Share { places_bytes, unwritten_bytes }.admits(dirty, bytes);
+        // No more are unwritten than are cached: mostly they need not be counted.
+        within(self.pages.used_pages() as u64 * PAGE)
+            || within(self.osts.upgrade().map_or(0, |o| o.dirty_pages()) as u64 * PAGE)
+            || self.import().is_err()
+    }
+    /// Fewer pages are dirty.
+    fn note_fewer_dirty(&self) {
+        self.changed.notify();
+        self.pages.fewer_unwritten.notify();
     }
     /// Pages were dropped, and taken out of the books; gives how many of them were dirty.
     fn dropped(&self, object: &Object, gone: Gone<Cached>) -> usize {
         let dirty = gone.dropped.dirty;
         object.forget(gone);
         if dirty > 0 {
-            self.changed.notify();
+            self.note_fewer_dirty();
         }
         dirty
     }
 
-    /// Waits until one more request may dirty pages: fewer dirty bytes than allowed, and some grant if waiting can
-    /// bring any.
+    /// Waits until one more request may dirty pages: fewer dirty bytes than allowed, some grant if waiting can bring any, and places in the
+    /// page cache.
     pub(crate) async fn dirty_room(self: &Rc<Self>, bytes: u64) {
         loop {
-            let changed = self.changed.wait();
+            let (changed, fewer_unwritten) = (self.changed.wait(), self.pages.fewer_unwritten.wait());
             if self.has_room(bytes) {
                 return;
             }
+            if !self.has_places(bytes) {
+                // What others have there is not due yet, perhaps.
+                self.osts.upgrade().iter().flat_map(|o| o.all()).for_each(|osc| osc.flush_some());
+            }
             self.flush_some();
-            changed.await;
+            _ = race(changed, fewer_unwritten).await;
         }
     }
 
@@ -151,7 +171,7 @@ impl Osc {
         let object = chosen.key.upgrade().expect("it was there when its pages were chosen just now");
         if !chosen.gone.is_empty() {
             object.forget_cut_off(chosen.gone);
-            self.changed.notify();
+            self.note_fewer_dirty();
         }
         let Some((out, lock)) = chosen.write else { return false };
         let bulk = object.bulk_of(&out);
@@ -177,7 +197,7 @@ impl Osc {
             (Fate::Written, _) | (Fate::Lost, Ok(())) => {}
         }
         object.changed.notify();
-        self.changed.notify();
+        self.note_fewer_dirty();
     }
 
     /// Pages could not be written out: the file knows, and nobody reads them here any more.

@@ -67,3 +67,67 @@ fn reserving_and_zeroing_space_do_not_wait_for_what_is_written_after_they_began(
         });
     }
 }
+
+/// A task of a client; the receiver completes when it has ended.
+fn spawn(c: &Rc<Client>, work: impl Future<Output = ()> + 'static) -> rt::sync::OneReceiver<()> {
+    let (tx, rx) = rt::sync::oneshot();
+    c.rt().spawn(async move {
+        work.await;
+        tx.send(());
+    });
+    rx
+}
+
+/// Three OSTs, of which two are away while programs write to them all that they may; the cache is smaller than that. Then a program
+/// writes to the third, and another client reads that file.
+fn written_beside_osts_that_are_away(seed: u64) {
+    let world = World::new(seed, 3, OstConfig::default());
+    let ((c, host), (other, _)) = (world.client(|c| c.cache_bytes = 8 * MIB), world.client(|_| {}));
+    world.run(Duration::from_secs(300), async {
+        let mut files = Vec::new();
+        for ost in 0..3 {
+            let file = create_on(&c, &format!("f{ost}"), ost).await;
+            // Its answers bring grant.
+            for _ in 0..4 {
+                c.data().write(&file, 0, &vec![1; MIB as usize]).await.unwrap();
+                c.data().fsync(&file, false).await.unwrap();
+            }
+            files.push(file);
+        }
+        (0..2).for_each(|ost| world.sim.cut(&host, &world.oss[ost].host));
+        let writers: Vec<_> = (0..2)
+            .map(|ost: usize| {
+                let (c, file) = (c.clone(), files[ost].clone());
+                spawn(&c.clone(), async move {
+                    for at in 0..64 {
+                        c.data().write(&file, at * MIB, &pattern(at * MIB, MIB as usize, 3)).await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        world.sim.sleep(Duration::from_secs(1)).await;
+        let dirty = |ost: usize| c.osts().all()[ost].dirty_and_grant().0;
+        assert!(dirty(0) > MIB && dirty(1) > MIB, "{} and {} bytes wait", dirty(0), dirty(1));
+        let third = spawn(&c, {
+            let (c, file) = (c.clone(), files[2].clone());
+            async move { c.data().write(&file, 5000, &[9; PAGE]).await.map(drop).unwrap() }
+        });
+        let theirs = open(&other, "f2", 0).await;
+        let read = other.data().read(&theirs, 100, PAGE).await.unwrap().to_vec();
+        assert!(read == [1; PAGE], "bytes that nobody wrote to");
+        third.await.unwrap();
+        let read = other.data().read(&theirs, 5000, PAGE).await.unwrap().to_vec();
+        assert!(read == [9; PAGE]);
+        assert!((0..3).all(|ost| world.ost_knows(ost, other.sessions().id())));
+        assert_eq!(c.osts().all()[2].import().unwrap().evictions(), 0, "it kept no lock for long");
+        (0..2).for_each(|ost| world.sim.heal(&host, &world.oss[ost].host));
+        for writer in writers {
+            writer.await.unwrap();
+        }
+    });
+}
+
+#[test]
+fn osts_that_are_away_leave_room_in_the_cache_for_writes_to_others() {
+    (0..3).for_each(written_beside_osts_that_are_away);
+}
