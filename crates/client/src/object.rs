@@ -68,6 +68,8 @@ pub(crate) struct Object<F> {
     being_cut: Cell<bool>,
     /// Pages (first, one past the last) that reads wait for: they stay until they were read, wherever the policy puts them.
     wanted: RefCell<Vec<(u64, u64)>>,
+    /// A task writes out what DONTNEED named; with what was named since then.
+    pub(crate) flush_advised: Cell<Option<Extent>>,
     /// A load, a write-out or a change ended.
     pub(crate) changed: Event,
     /// Until when no lock is asked for ahead of a reader: another client's stood in the way of one.
@@ -135,6 +137,7 @@ impl<F: OfFile> Object<F> {
             reservations: Cell::default(),
             being_cut: Cell::default(),
             wanted: RefCell::default(),
+            flush_advised: Cell::default(),
             changed: Event::new(),
             no_lock_ahead_until: Cell::new(Instant(0)),
             appending: Rc::new(Semaphore::new(1)),

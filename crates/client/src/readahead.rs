@@ -17,6 +17,8 @@ pub(crate) struct Stream {
     pub(crate) read_at: Cell<Instant>,
     /// Locks are taken no wider than what is read or written ([`crate::OpenFile::set_no_expand`]).
     pub(crate) no_expand: Cell<bool>,
+    /// A task fetches what WILLNEED named.
+    pub(crate) fetches: Cell<bool>,
     /// Its open has ended.
     pub(crate) released: Cell<bool>,
     /// What it held of the budget was given back, for good.
@@ -75,6 +77,7 @@ impl Readahead {
             file: RefCell::new(self.ahead.borrow_mut().open()),
             read_at: Cell::new(now),
             no_expand: Cell::new(false),
+            fetches: Cell::new(false),
             released: Cell::new(false),
             closed: Cell::new(false),
         });

@@ -6,8 +6,9 @@ use ::readahead::{Hint, Plan};
 use types::{Duration, Extent, FsError};
 
 use super::Data;
-use crate::inode::{Inode, Striping};
+use crate::inode::{Inode, Object, Striping};
 use crate::open_file::OpenFile;
+use crate::osc::Why;
 
 /// How long an open file is not read before what was read ahead of it counts as read.
 const IDLE_AFTER: Duration = Duration::from_secs(10);
@@ -27,12 +28,7 @@ impl Data {
         match hint {
             Hint::WillNeed => {
                 self.file_size(&file.inode).await?;
-                let (me, file) = (self.clone(), file.clone());
-                self.rt.spawn(async move {
-                    if let Err(e) = me.fetch_advised(&file, &s).await {
-                        tracing::debug!(file = %file.fid(), "advised readahead: {e}");
-                    }
-                });
+                self.fetch_behind(file);
             }
             Hint::DontNeed => self.drop_advised(&file.inode, &s, extent)?,
             Hint::Normal | Hint::Sequential | Hint::Random => {}
@@ -40,11 +36,27 @@ impl Data {
         Ok(())
     }
 
+    /// Fetches what WILLNEED named by a task of its own. An open has one at most: it goes on with the range that was named last. Whoever
+    /// advises more than an OST brings would else fill the client's memory, which all users of a host share.
+    fn fetch_behind(self: &Rc<Self>, file: &Rc<OpenFile>) {
+        if file.stream.fetches.replace(true) {
+            return;
+        }
+        let (me, file) = (self.clone(), file.clone());
+        self.rt.spawn(async move {
+            if let Err(e) = me.fetch_advised(&file).await {
+                tracing::debug!(file = %file.fid(), "advised readahead: {e}");
+            }
+            file.stream.fetches.set(false);
+        });
+    }
+
     /// Fetches what WILLNEED named, a window at a time, under locks that are taken for it.
-    async fn fetch_advised(self: &Rc<Self>, file: &Rc<OpenFile>, s: &Rc<Striping>) -> Result<(), FsError> {
+    async fn fetch_advised(self: &Rc<Self>, file: &Rc<OpenFile>) -> Result<(), FsError> {
         let mut plan = Plan::default();
         while !file.stream.released.get() && file.stream.has_willneed() {
-            self.plan(file, s, &mut plan, Call::Pump);
+            let Some(s) = file.inode.striping() else { break };
+            self.plan(file, &s, &mut plan, Call::Pump);
             for extent in &plan.asynchronous {
                 let pieces = s.layout.geometry().pieces(*extent)?;
                 let fetch = async |piece: layout::Piece| {
@@ -69,11 +81,30 @@ impl Data {
             let object = s.objects[usize::from(part.stripe.0)].clone();
             object.drop_clean(part.object);
             if object.is_unwritten(part.object) {
-                let osc = self.osts.osc(object.ost);
-                self.rt.spawn(async move { osc.flush(&object, part.object, crate::osc::Why::Asked).await });
+                self.flush_behind(object, part.object);
             }
         }
         Ok(())
+    }
+
+    /// Writes out what DONTNEED named by a task of its own. An object has one at most: what is named meanwhile is written out behind it,
+    /// with what lies between.
+    fn flush_behind(&self, object: Rc<Object>, extent: Extent) {
+        let wanted = object.flush_advised.get();
+        object
+            .flush_advised
+            .set(Some(wanted.filter(|more| !more.is_empty()).map_or(extent, |more| more.hull(&extent))));
+        if wanted.is_some() {
+            return;
+        }
+        let osc = self.osts.osc(object.ost);
+        self.rt.spawn(async move {
+            while let Some(extent) = object.flush_advised.get().filter(|extent| !extent.is_empty()) {
+                object.flush_advised.set(Some(Extent::EMPTY));
+                osc.flush(&object, extent, Why::Asked).await;
+            }
+            object.flush_advised.set(None);
+        });
     }
 
     /// Files that are open and not read any more give their part of the budget back, when it becomes short. Their pages

@@ -131,3 +131,36 @@ fn written_beside_osts_that_are_away(seed: u64) {
 fn osts_that_are_away_leave_room_in_the_cache_for_writes_to_others() {
     (0..3).for_each(written_beside_osts_that_are_away);
 }
+
+#[test]
+fn advice_about_a_file_whose_ost_is_away_does_not_pile_up() {
+    const CALLS: u64 = 10_000;
+    let world = World::new(1, 1, OstConfig::default());
+    let (c, host) = world.client(|_| {});
+    world.run(Duration::from_secs(60), async {
+        let file = create(&c, "f").await;
+        cut(&c, &file, 512 * MIB).await.unwrap();
+        c.data().write(&file, 0, &[1; 4 * PAGE]).await.unwrap();
+        world.sim.cut(&host, &world.oss[0].host);
+        // What a task keeps: of a fetch the open, of a flush the OST's side.
+        let osc = c.osts().all().remove(0);
+        let kept = || Rc::strong_count(&file) + Rc::strong_count(&osc);
+        let before = kept();
+        for i in 1..CALLS {
+            let range = Extent::at(i * 8 * PAGE as u64, PAGE as u64);
+            c.data().advise(&file, client::Hint::WillNeed, range).await.unwrap();
+            if i % 100 == 0 {
+                world.sim.sleep(Duration::from_micros(10)).await;
+            }
+        }
+        assert!(kept() < before + 100, "{} tasks fetch", kept() - before);
+        assert!(c.in_use().of("claimed pages") < CALLS / 10, "{} pages", c.in_use().of("claimed pages"));
+        let before = kept();
+        for i in 1..CALLS {
+            c.data().advise(&file, client::Hint::DontNeed, Extent::at(0, i * PAGE as u64)).await.unwrap();
+        }
+        assert!(kept() < before + 100, "{} tasks flush", kept() - before);
+        world.sim.heal(&host, &world.oss[0].host);
+        c.data().fsync(&file, false).await.unwrap();
+    });
+}
