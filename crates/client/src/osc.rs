@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 use ldlm::LockCookie;
 use ptlrpc::turns::{Rank, Turns};
 use ptlrpc::{CAPABILITY_BYTES, Callbacks, Import};
-use rt::sync::Event;
+use rt::sync::{Event, Semaphore};
 use rt::{Nid, Rt};
 use rustc_hash::FxBuildHasher;
 use types::{Duration, Extent, Fid, FsError, Instant, ObjectId, OstIndex, Transno};
@@ -104,6 +104,8 @@ pub struct Osc {
     rpcs: Turns<Target>,
     /// Grant, dirty bytes or an RPC slot changed.
     changed: Event,
+    /// One request at a time waits for room, in the order in which they came.
+    room_turn: Semaphore,
     stats: RpcStats,
     jobs_told: Rc<crate::jobs::Told>,
 }
@@ -141,6 +143,7 @@ impl Osc {
             written_at: Cell::new(started),
             grant_shrink_interval: Cell::new(config.grant_shrink_interval),
             changed: Event::new(),
+            room_turn: Semaphore::new(1),
             stats: RpcStats::new(now),
             jobs_told: Rc::default(),
         })

@@ -6,7 +6,7 @@ use frames::{Bulk, FRAME_BYTES};
 use ldlm::{DenyReason, EnqueueFlags, LockCookie, LockDesc, LockMode, LockPolicyData};
 use ptlrpc::turns::Rank;
 use ptlrpc::{CallOptions, Import, ImportState};
-use rt::sync::race;
+use rt::sync::{Semaphore, race};
 use types::{Duration, Extent, FsError, HandleId};
 use wire::Op;
 use wire::ost as wo;
@@ -33,6 +33,14 @@ impl Objects<Weak<Object>> for OfOst<'_> {
         let of_page = LockPolicyData::extent(Extent::at(page * PAGE, 1));
         let lock = object.upgrade().and_then(|o| self.0.locks.cache().peek(o.resource(), LockMode::Pw, &of_page));
         lock.map_or((HandleId(0), Extent::ALL), |l| (l.handle, l.data.as_extent().unwrap_or(Extent::ALL)))
+    }
+}
+
+/// The turn of the request that waits for room.
+struct RoomTurn<'a>(&'a Semaphore);
+impl Drop for RoomTurn<'_> {
+    fn drop(&mut self) {
+        self.0.add(1);
     }
 }
 
@@ -85,8 +93,11 @@ impl Osc {
         self.rt.spawn(async move { me.give_grant_back(keep).await });
     }
 
-    /// Whether one more request may dirty pages.
+    /// Whether one more request may dirty pages, and nobody waits for that.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        self.room_turn.available() > 0 && self.fits(bytes)
+    }
+    fn fits(&self, bytes: u64) -> bool {
         self.target.borrow().books.has_room(bytes) && self.has_places(bytes)
     }
     /// Whether the page cache has places for what one more request dirties, and would leave some to other OSTs. Nobody waits for
@@ -115,11 +126,16 @@ impl Osc {
     }
 
     /// Waits until one more request may dirty pages: fewer dirty bytes than allowed, some grant if waiting can bring any, and places in the
-    /// page cache.
+    /// page cache. Who comes first goes first: a large request would else wait as long as small ones come.
     pub(crate) async fn dirty_room(self: &Rc<Self>, bytes: u64) {
+        if self.has_room(bytes) {
+            return;
+        }
+        self.room_turn.acquire(1).await;
+        let _turn = RoomTurn(&self.room_turn);
         loop {
             let (changed, fewer_unwritten) = (self.changed.wait(), self.pages.fewer_unwritten.wait());
-            if self.has_room(bytes) {
+            if self.fits(bytes) {
                 return;
             }
             if !self.has_places(bytes) {

@@ -164,3 +164,33 @@ fn advice_about_a_file_whose_ost_is_away_does_not_pile_up() {
         c.data().fsync(&file, false).await.unwrap();
     });
 }
+
+#[test]
+fn a_large_write_has_its_turn_although_small_ones_go_on_where_little_may_be_dirty() {
+    for seed in 0..3 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let (c, _) = world.client(|_| {});
+        world.run(Duration::from_secs(2), async {
+            let (small, large) = (create(&c, "small").await, create(&c, "large").await);
+            c.osts().all()[0].set_dirty_max(MIB);
+            let over = Rc::new(Cell::new(false));
+            let writers: Vec<_> = (0..32)
+                .map(|i: u64| {
+                    let (c, file, over) = (c.clone(), small.clone(), over.clone());
+                    spawn(&c.clone(), async move {
+                        for at in (i..1024).step_by(32).cycle().take_while(|_| !over.get()) {
+                            c.data().write(&file, at * PAGE as u64, &[1; PAGE]).await.unwrap();
+                            c.rt().sleep(Duration::from_micros(1)).await;
+                        }
+                    })
+                })
+                .collect();
+            world.sim.sleep(Duration::from_millis(100)).await;
+            c.data().write(&large, 0, &vec![2; MIB as usize]).await.unwrap();
+            over.set(true);
+            for writer in writers {
+                writer.await.unwrap();
+            }
+        });
+    }
+}
