@@ -80,6 +80,11 @@ impl Callers {
         let Rights { groups, caps } = self.rights(rt, uid, pid).await;
         Cred { uid, gid, groups, caps, job: 0 }
     }
+    /// Whether a request that comes with root's rights is of a process that has to leave set-id bits behind: overlayfs asks with the rights of who
+    /// mounted it. Of a process that cannot be looked at it is taken for so.
+    pub(crate) async fn borrows_root(&self, rt: &Rt, uid: u32, pid: u32) -> bool {
+        uid == 0 && pid != 0 && self.rights(rt, uid, pid).await.caps & Cred::KEEPS_SET_IDS == 0
+    }
     async fn rights(&self, rt: &Rt, uid: u32, pid: u32) -> Rights {
         if pid == 0 {
             return Rights::default();
@@ -169,6 +174,17 @@ mod tests {
             [looked, callers.cred(&rt, 1000, 100, 7).await, callers.cred(&rt, 1001, 100, 7).await]
         });
         assert_eq!(creds.unwrap().map(|c| c.groups.to_vec()), [vec![1], vec![1], vec![2]]);
+    }
+
+    #[test]
+    fn who_asks_with_roots_rights_and_has_not_all_of_them_borrows_them() {
+        let callers = Callers::new(Squash::default());
+        callers.set(|pid| Rights { groups: [].into(), caps: if pid == 7 { 3 } else { 0 } });
+        let borrows = rt::real::run(frames::FramePool::new(1 << 20), |rt| async move {
+            let of = async |uid, pid| callers.borrows_root(&rt, uid, pid).await;
+            [of(0, 7).await, of(0, 8).await, of(0, 0).await, of(1000, 8).await]
+        });
+        assert_eq!(borrows.unwrap(), [false, true, false, false]);
     }
 
     static MAY_END: std::sync::Mutex<()> = std::sync::Mutex::new(());

@@ -57,15 +57,16 @@ fn wants_set_ids_gone(arg: &abi::SetattrIn) -> bool {
     arg.valid & !(fattr::FH | fattr::LOCKOWNER) == 0
 }
 
-/// Changes attributes as a kernel asks.
+/// Changes attributes as a kernel asks; `kills`: set-id bits go although it does not ask for that.
 async fn change(
     client: &Rc<Client>,
     cred: &Cred,
     inode: &Rc<Inode>,
     arg: &abi::SetattrIn,
-    file: Option<&Rc<OpenFile>>,
+    (file, kills): (Option<&Rc<OpenFile>>, bool),
 ) -> Result<(), FsError> {
-    let asked = setattr(arg);
+    let mut asked = setattr(arg);
+    asked.valid |= if kills { SetBits::KILL_PRIV } else { 0 };
     if wants_set_ids_gone(arg) {
         let kills = SetattrRequest { valid: SetBits::KILL_PRIV, ..SetattrRequest::default() };
         match client.setattr(cred, inode, kills, file).await {
@@ -102,6 +103,12 @@ async fn look_up(client: &Rc<Client>, cred: &Cred, fid: Fid, name: &[u8]) -> Res
 }
 
 impl StriaFs {
+    /// Whether set-id bits go with a cut although its kernel does not ask for that, taking it for root's.
+    async fn cuts_for_another(&self, req: &Request<'_>, inode: &Inode) -> bool {
+        let is_known = self.client.meta().vouches_for(inode.attr().fid);
+        let may_have_some = !is_known || inode.attr().mode & 0o6000 != 0;
+        may_have_some && self.callers.borrows_root(self.client.rt(), req.uid(), req.pid()).await
+    }
     /// Attributes for a kernel that holds nothing: neither its pages nor a cut of the file wait for the answer.
     async fn attributes_of(
         &self,
@@ -170,9 +177,10 @@ impl StriaFs {
                 if sized && file.is_some() && self.syscalls.cuts_by_itself(self.client.rt(), req.pid()).await {
                     return req.err(libc::EOPNOTSUPP);
                 }
+                let kills = sized && self.cuts_for_another(&req, &inode).await;
                 let missed = if sized { Missed::bytes(fid) } else { Missed::attributes(fid) };
                 let work = |c: Rc<Client>| async move {
-                    change(&c, &cred, &inode, &arg, file.as_ref()).await?;
+                    change(&c, &cred, &inode, &arg, (file.as_ref(), kills)).await?;
                     // A kernel cuts its pages at the size that answers a cut.
                     if sized {
                         c.getattr(&cred, fid, file.as_deref()).await

@@ -362,6 +362,9 @@ fn machines_with_servers_of_their_own_add_osts_and_let_removed_ones_go() {
     let log = c.dir.path().join("new.log");
     let line = ["oss", "--dir", &new, "--ost", "all", "--mds", mds];
     let mut server = Daemon::start(&line, &log);
+    // Before the metadata server knows of it, the next command would go on with that OST.
+    file_on_new(&a.join("one"), 1, b"one", &server);
+    fs::remove_file(a.join("one")).unwrap();
     let said = good(&["ost", "add", "--dir", &new, "--mds", mds, "--count", "2"]);
     assert!(said.contains("OST 2,3 of 'stria' takes files"), "{said}");
     let three = a.join("three");

@@ -95,15 +95,21 @@ struct Backed {
     file: String,
 }
 
-/// Makes a file of its own by a mount of its own, which waits for what the metadata server waits for.
-fn makes_a_file(c: &mut Cluster, name: &str) -> String {
-    let at = c.mount(name, &[]);
-    file_on(&at.join(name), 0, name.as_bytes());
-    let fid = good(&["path2fid", text(&at.join(name))]);
+/// Works on a mount that there is only for that.
+fn on_a_mount<R>(c: &mut Cluster, name: &str, work: impl FnOnce(&Path) -> R) -> R {
+    let done = work(&c.mount(name, &[]));
     let (at, mut daemon) = c.mounts.pop().unwrap();
     good(&["umount", text(&at)]);
     daemon.child.wait().unwrap();
-    fid
+    done
+}
+
+/// Makes a file of its own by a mount of its own, which waits for what the metadata server waits for.
+fn makes_a_file(c: &mut Cluster, name: &str) -> String {
+    on_a_mount(c, name, |at| {
+        file_on(&at.join(name), 0, name.as_bytes());
+        good(&["path2fid", text(&at.join(name))])
+    })
 }
 
 #[test]
@@ -113,8 +119,8 @@ fn one_backup_that_is_put_back_twice_serves_beside_an_ost_that_ran_on_and_gives_
     }
     let mut c = Cluster::new(1);
     makes_a_file(&mut c, "before");
-    let file = c.path("backup");
-    good(&["mdt", "backup", "--dir", &c.path("c"), &file]);
+    let (dir, file) = (c.path("c"), c.path("backup"));
+    on_a_mount(&mut c, "backs", |_| good(&["mdt", "backup", "--dir", &dir, &file]));
     let mut b = Backed { c, file };
     let mut fids = Vec::new();
     for life in 0..2 {
