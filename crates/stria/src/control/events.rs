@@ -28,6 +28,15 @@ pub struct Ask {
     pub answer: Sender<Value>,
 }
 
+impl Ask {
+    /// Whether its answer has been written, or cannot be: for who ends the process with what was asked for.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        // Answers behind the first one go nowhere.
+        self.answer.send(Value::Null).is_err()
+    }
+}
+
 /// What happened.
 #[derive(Debug)]
 pub enum Event {

@@ -177,10 +177,11 @@ fn question(mut stream: &UnixStream) -> std::io::Result<Vec<u8>> {
 
 fn converse(mut stream: &UnixStream, place: usize, uid: u32, events: &Sender<Event>) -> std::io::Result<()> {
     let line = question(stream)?;
+    // It goes when the answer is written: see [`Ask::is_answered`].
+    let (answer, answered) = channel();
     let answer = match serde_json::from_slice::<Value>(&line) {
         Err(e) => json!({"error": format!("not a request: {e}"), "errno": libc::EINVAL}),
         Ok(request) => {
-            let (answer, answered) = channel();
             let privileged = is_privileged(uid);
             let asked = events.send(Event::Ask(Ask { place, request, privileged, uid, answer }));
             let stopping = || json!({"error": "the daemon is stopping", "errno": libc::ESHUTDOWN});

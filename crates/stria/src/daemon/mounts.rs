@@ -35,6 +35,8 @@ pub(super) const LINGER: Duration = Duration::from_secs(5);
 const LEAVES_WITHIN: Duration = Duration::from_secs(1);
 /// How long a tool may take to unmount a mount of which it has asked what its end waits for.
 const UNMOUNTED_WITHIN: Duration = Duration::from_secs(60);
+/// How long an answer may take to be written to a tool.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 /// Between two looks whether a client leaves.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -301,15 +303,20 @@ impl Mounts {
             }
             let leaves = m.leaves_slowly(&rt);
             let answer = if leaves { m.waits_for().await } else { json!({}) };
+            // The tool may have gone.
+            let _ = ask.answer.send(answer);
             // Nobody waits who did not write there.
             if leaves && ask.request["force"] == true && ask.privileged {
+                // Nothing says what was given up when the process has ended.
+                let until = rt.now() + ANSWERED_WITHIN;
+                while !ask.is_answered() && rt.now() < until {
+                    rt.sleep(LOOK).await;
+                }
                 tracing::error!("{}: what is not written out is given up", m.role.mount.path().display());
                 m.role.client.abandon();
                 // The event loop may have ended already.
                 let _ = events.send(Event::Left { place: ask.place });
             }
-            // The tool may have gone.
-            let _ = ask.answer.send(answer);
         });
     }
 
