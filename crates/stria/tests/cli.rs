@@ -393,14 +393,14 @@ fn a_mount_without_a_metadata_server_names_the_address_what_was_tried_and_what_t
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path().join("m");
     std::fs::create_dir(&at).unwrap();
-    // A port that nobody listens on, for it was just given back.
-    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let (code, said) = refusal(&["mount", "--mds", &address, text(&at)]);
+    // A port that nobody listens on; one that was just given back may be another test's at once.
+    let address = "127.0.0.1:1";
+    let (code, said) = refusal(&["mount", "--mds", address, text(&at)]);
     assert!(code == libc::ENOKEY && said.contains("copy its DIR/keys/client.key"), "{code} {said}");
     let key = dir.path().join("key");
     support::write_secret(&key, "a secret of more than sixteen bytes");
     let setting = format!("cluster.key_file={}", text(&key));
-    let line = ["mount", "--mds", &address, text(&at), "--set", "recovery.window_s=1", "--set", &setting];
+    let line = ["mount", "--mds", address, text(&at), "--set", "recovery.window_s=1", "--set", &setting];
     let (code, said) = refusal(&line);
     assert!(code != 0 && said.contains(&format!("cannot join the cluster at tcp:{address}")), "{code} {said}");
     assert!(said.contains("does not answer (Connection refused"), "what it waits for is told meanwhile: {said}");
